@@ -1,1 +1,1 @@
-"""."""
+"""Append-only event log: framed records in segments, group-committed."""

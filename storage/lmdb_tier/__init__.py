@@ -1,1 +1,1 @@
-"""."""
+"""The disk tier: pieces in an LMDB environment."""

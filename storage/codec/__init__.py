@@ -1,0 +1,1 @@
+"""Lossless coding of KV pieces, chosen by dtype."""
