@@ -1,0 +1,159 @@
+"""Loading a model directory (or hub id) into an engine."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm import utils as mlx_lm_utils
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+
+from mlxcel.engine import kinds, memory, prefill
+from mlxcel.engine.digests import DigestCache
+from mlxcel.engine.engine import MlxEngine
+from mlxcel.engine.errors import ModelLoadError
+from mlxcel.engine.fingerprint import combine, fingerprint_parts
+from mlxcel.engine.layout import Layout, learn_layout
+from mlxcel.ports import Lane, ModelFacts
+
+PROBE_TOKENS = (1, 2, 3)
+UNSTATED_CONTEXT = 131_072  # for configs that name no limit (recurrent models have none)
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length")
+KV_MODES = {"fp": None, "q8g64": (64, 8), "q4g64": (64, 4), "q8g32": (32, 8), "q4g32": (32, 4)}
+ADVICE = "Give an mlx-lm model directory (config.json, model*.safetensors, tokenizer.json) or a hub id."
+
+
+def load_engine(
+    path_or_hub_id: str | Path,
+    *,
+    ctx_size: int = 0,
+    dtype: str | None = None,
+    kv_mode: str = "fp",
+    digest_cache: Path | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> MlxEngine:
+    """Load a model; the calling thread becomes the engine's thread.
+
+    `ctx_size` caps the context in tokens (0: what the model states). `dtype` ("float32", "bfloat16", "float16") casts
+    the weights; None keeps them as stored. `kv_mode`: "fp" or an affine quantisation such as "q8g64" (8 bits, groups of
+    64). `digest_cache`: a JSON file that remembers weight digests. `progress` is told each step. Raises ModelLoadError.
+    """
+    path = find_model(path_or_hub_id)
+    progress("reading weights")
+    model, config = _load_model(path)
+    if dtype is not None:
+        model.set_dtype(getattr(mx, dtype))
+        mx.eval(model.parameters())
+    memory.wire_limit()
+    new_layers = _cache_maker(path, model, kv_mode)
+    progress("probing caches")
+    layout = _probe(path, model, new_layers)
+    weights = [array for _, array in tree_flatten(model.parameters())]
+    progress("hashing weights")
+    digests = DigestCache(digest_cache)
+    named = fingerprint_parts(path, model, layout.description, str(weights[0].dtype), digests, progress)
+    facts = _facts(path, config, layout, new_layers(), weights, kv_mode, named, ctx_size)
+    return MlxEngine(model, layout, facts, new_layers)
+
+
+def find_model(path_or_hub_id: str | Path) -> Path:
+    """Return the local directory, downloading from the hub what is not there. Raises ModelLoadError."""
+    try:
+        path = mlx_lm_utils._download(str(path_or_hub_id))
+    except Exception as error:
+        raise ModelLoadError(path_or_hub_id, f"no such directory, and the hub answered: {error}", ADVICE) from error
+    if not (path / "config.json").is_file():
+        raise ModelLoadError(path, "there is no config.json", ADVICE)
+    return path
+
+
+def _load_model(path: Path) -> tuple[Any, dict[str, Any]]:
+    try:
+        return mlx_lm_utils.load_model(path)
+    except FileNotFoundError as error:
+        raise ModelLoadError(path, str(error), ADVICE) from error
+    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, OSError) as error:
+        advice = "Check that the files are complete and that mlx-lm supports this model type."
+        raise ModelLoadError(path, f"{type(error).__name__}: {error}", advice) from error
+
+
+def _cache_maker(path: Path, model: Any, kv_mode: str) -> Callable[[], list[Any]]:
+    if kv_mode not in KV_MODES:
+        raise ModelLoadError(path, f"KV mode {kv_mode!r} is unknown", f"Known modes: {', '.join(KV_MODES)}.")
+    quantised = KV_MODES[kv_mode]
+    if quantised is None:
+        return lambda: make_prompt_cache(model)
+    group_size, bits = quantised
+    odd = [kinds.class_name(cache) for cache in make_prompt_cache(model) if type(cache) is not KVCache]
+    if odd:
+        raise ModelLoadError(path, f"KV mode {kv_mode} can't be used with {odd[0]} layers", "Use KV mode fp.")
+    return lambda: [QuantizedKVCache(group_size, bits) for _ in make_prompt_cache(model)]
+
+
+def _probe(path: Path, model: Any, new_layers: Callable[[], list[Any]]) -> Layout:
+    layers = new_layers()
+    try:
+        prefill.prefill_chunk(model, layers, PROBE_TOKENS)
+    except Exception as error:
+        advice = "The model loads but does not run; check the config against the weights, and the KV mode."
+        raise ModelLoadError(path, f"{type(error).__name__}: {error}", advice) from error
+    return learn_layout(layers)
+
+
+def _facts(
+    path: Path,
+    config: dict[str, Any],
+    layout: Layout,
+    fresh: Sequence[Any],
+    weights: Sequence[mx.array],
+    kv_mode: str,
+    named: dict[str, str],
+    ctx_size: int,
+) -> ModelFacts:
+    text = {**config, **config.get("text_config", {})}
+    reuse, refusal = layout.reuse()
+    lane, lane_reason = lane_of(fresh)
+    stated = next((int(text[key]) for key in CONTEXT_KEYS if text.get(key)), UNSTATED_CONTEXT)
+    return ModelFacts(
+        name=path.resolve().name,
+        path=str(path),
+        model_type=str(config.get("model_type", "")),
+        fingerprint=combine(named),
+        fingerprint_parts=named,
+        context_tokens=min(stated, ctx_size) if ctx_size > 0 else stated,
+        vocab_size=int(text.get("vocab_size", 0)),
+        eos_token_ids=eos_token_ids(path, text),
+        kv_bytes_per_token=layout.bytes_per_token,
+        kv_mode=kv_mode,
+        reuse=reuse,
+        reuse_refusal=refusal,
+        lane=lane,
+        lane_reason=lane_reason,
+        layers=layout.classes,
+        dtype=str(weights[0].dtype).removeprefix("mlx.core."),
+        weights_bytes=sum(array.nbytes for array in weights),
+        rope_regime_boundary=None,  # mlx-lm's SuScaledRoPE uses the long table at every length
+    )
+
+
+def lane_of(fresh: Sequence[Any]) -> tuple[Lane, str]:
+    """Return the decode lane that this model's caches allow, and why."""
+    for _, leaf in kinds.leaves(fresh):
+        if refusal := kinds.merge_refusal(leaf):
+            return "sequential", refusal
+    return "batched", "every cache can be merged"
+
+
+def eos_token_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """Return the ids that end an answer: of config.json, generation_config.json and tokenizer_config.json together."""
+    stated = config.get("eos_token_id")
+    found = set() if stated is None else set(stated if isinstance(stated, list) else [stated])
+    settings, vocabulary = path / "tokenizer_config.json", path / "tokenizer.json"
+    if settings.exists() and vocabulary.exists():
+        token = json.loads(settings.read_text(encoding="utf-8")).get("eos_token")
+        name = token.get("content") if isinstance(token, dict) else token
+        added = json.loads(vocabulary.read_text(encoding="utf-8")).get("added_tokens", [])
+        found |= {entry["id"] for entry in added if entry["content"] == name}
+    return tuple(sorted(found))

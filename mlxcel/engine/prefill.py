@@ -1,0 +1,15 @@
+"""One sequence, one chunk at a time, on plain caches."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mlxcel.engine import kinds
+
+
+def prefill_chunk(model: Any, layers: Sequence[Any], token_ids: Sequence[int]) -> None:
+    """Run a chunk through the model and evaluate the caches. The logits are never computed: nothing asks for them."""
+    model(mx.array(list(token_ids), dtype=mx.uint32)[None], cache=layers)
+    mx.eval([array for _, leaf in kinds.leaves(layers) for array in kinds.arrays_of(leaf)])
+    mx.clear_cache()
