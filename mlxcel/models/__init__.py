@@ -1,0 +1,1 @@
+"""The embedded model: where it lives, fetching it, checking it, converting it."""

@@ -1,0 +1,83 @@
+"""The command line as a user meets it, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxcel.config.load import table
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("mlx", "mlx_lm", "litestar", "uvicorn", "numpy", "lmdb", "transformers")
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line with a clean environment for settings."""
+    env = {**os.environ, "NO_COLOR": "1", **environ}
+    command = [sys.executable, "-m", "mlxcel.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_serve_help_names_every_flag_and_variable() -> None:
+    """`serve --help` holds every spelling and every variable of the table, and its groups."""
+    done = run("serve", "--help")
+    # Long lines are folded at hyphens too, so compare without white space.
+    text = "".join(done.stdout.split())
+    assert done.returncode == 0
+    for row in table().values():
+        assert "".join(row.group.split()) in text or not row.flags
+        for word in [word for flag in row.flags for word in flag.names] + [env.name for env in row.env]:
+            assert word in text
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help"), ("config",), ("serve", "--port", "x")])
+def test_light_commands_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    """Help, settings and a bad flag are answered without importing MLX, Litestar or numpy."""
+    code = (
+        "import sys, contextlib, io\n"
+        "from mlxcel.cli import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    main({list(arguments)!r})\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_bad_value_exits_two_with_one_line() -> None:
+    """A bad value, by flag or variable, ends with code 2 and one line on standard error."""
+    for done, source in [
+        (run("serve", "--prompt-cache-ttl=soon"), "--prompt-cache-ttl"),
+        (run("serve", APC_HASH="md5"), "APC_HASH"),
+    ]:
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert source in done.stderr
+
+
+def test_unknown_flag_exits_two() -> None:
+    """An unknown flag ends with code 2."""
+    assert run("serve", "--no-such-flag").returncode == 2
+
+
+def test_config_prints_value_and_origin() -> None:
+    """`config --json` gives each effective value and where it came from; a bare switch and `=BOOL` both work."""
+    done = run("config", "--json", "--apc-enabled=false", "--prompt-cache-enabled", "-c", "4096", MLXCEL_PORT="9000")
+    plain = json.loads(done.stdout)
+    assert set(plain) == set(table())
+    assert plain["apc_enabled"] == {"value": False, "origin": "--apc-enabled"}
+    assert plain["prompt_cache_enabled"] == {"value": True, "origin": "--prompt-cache-enabled"}
+    assert plain["ctx_size"] == {"value": 4096, "origin": "--ctx-size"}
+    assert plain["port"] == {"value": 9000, "origin": "MLXCEL_PORT"}
+    assert plain["host"]["origin"] == "default"
+
+
+def test_serve_without_a_model_says_what_to_do(tmp_path: Path) -> None:
+    """Where the embedded model isn't fetched yet, `serve` says how to get one and ends at once."""
+    done = run("serve", "--data-dir", str(tmp_path), "--no-fast-blas")
+    assert done.returncode == 3
+    assert "mlxcel model fetch" in done.stderr
