@@ -1,0 +1,292 @@
+"""The disk tier: a map from a 32-byte key to a piece, in LMDB."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgspec
+import numpy as np
+
+from migrations.lmdb_steps import STEPS
+from migrations.runner import NewerSchema, Step, migrate, pending, version_of
+from mlxcel.ports import Part, Parts
+from storage.codec.piece import Encoded, decode, encode
+from storage.errors import StoreDamaged, StoredPieceCorrupt, StoredPieceMissing, StoreFull, StoreUnavailable, WrongProcess
+from storage.lmdb_tier.environment import (
+    DATA_FILE,
+    TierOptions,
+    claimed_bytes,
+    newer_schema,
+    open_environment,
+    set_aside,
+    translated,
+)
+from storage.lmdb_tier.gate import Gate
+from storage.lmdb_tier.layout import IndexEntry, chunk_key, unpack_entry
+from storage.lmdb_tier.transaction import apply_group, index_items
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """A damaged environment that was renamed to `path`."""
+
+    path: Path
+    reason: str
+
+
+class LmdbTier:
+    """Implements ports.DiskTier. Open it with `LmdbTier.open`, in the process that uses it (not before a fork).
+
+    A piece is visible once its transaction is committed, with all its chunks. Read transactions live for the copy of the
+    bytes only: an open one keeps every page freed since from being used again.
+    """
+
+    set_aside: SetAside | None = None
+    migrated: tuple[Step, ...] = ()
+
+    def __init__(self, directory: Path, options: TierOptions, env: Any, read_only: bool) -> None:
+        self.directory, self._options, self._read_only = directory, options, read_only
+        self._data_path = directory / DATA_FILE
+        self._pid = os.getpid()
+        self._gate = Gate()
+        self._writing = threading.Lock()
+        self._closed = False
+        self._written_bytes = 0
+        self._use(env)
+        with translated(directory):
+            self._live_bytes = sum(self._sizes().values())
+
+    def _use(self, env: Any) -> None:
+        with translated(self.directory):
+            self._env = env
+            self._index = env.open_db(b"index", create=False)
+            self._data = env.open_db(b"data", create=False)
+            self._inode = self._data_path.stat().st_ino
+            self._claimed = claimed_bytes(env)
+
+    @classmethod
+    def open(cls, directory: Path, options: TierOptions | None = None, *, read_only: bool = False) -> "LmdbTier":
+        """Open or create the environment in `directory`, bringing it to the present schema.
+
+        An environment that can't be opened is set aside (`tier.set_aside` says where and why) and a new one begun, unless
+        `read_only`. Raises SchemaNewerThanCode (nothing is changed), StoreUnavailable, and StoreDamaged when `read_only`.
+        """
+        options = options or TierOptions()
+        try:
+            return cls._open_once(directory, options, read_only)
+        except StoreDamaged as error:
+            if read_only:
+                raise
+            with translated(directory):
+                moved = SetAside(set_aside(directory), str(error))
+            tier = cls._open_once(directory, options, read_only)
+            tier.set_aside = moved
+            return tier
+
+    @classmethod
+    def _open_once(cls, directory: Path, options: TierOptions, read_only: bool) -> "LmdbTier":
+        env = open_environment(directory, options, read_only)
+        try:
+            with translated(directory):
+                taken = _bring_up_to_date(env, directory, read_only)
+            tier = cls(directory, options, env, read_only)
+        except BaseException:
+            env.close()
+            raise
+        tier.migrated = tuple(taken)
+        return tier
+
+    # ---------------------------------------------------------------- reading
+
+    def inventory(self) -> dict[bytes, int]:
+        """Return key -> stored bytes of every piece. A piece whose index entry is damaged counts 0 bytes; reading it
+        says PieceCorrupt and deleting it works. Raises StoreUnavailable."""
+        self._check_usable()
+        with translated(self.directory):
+            return self._sizes()
+
+    def read(self, key: bytes) -> list[Part]:
+        """Return the verified parts. Raises StoredPieceMissing, StoredPieceCorrupt, StoreUnavailable."""
+        return decode(key, self.read_encoded(key))
+
+    def read_encoded(self, key: bytes) -> memoryview:
+        """Return a copy of the stored bytes, not verified. Raises as `read` does."""
+        self._check_usable()
+        with translated(self.directory), self._reading() as txn:
+            value = txn.get(key, db=self._index)
+            if value is None:
+                raise StoredPieceMissing(key)
+            entry = unpack_entry(key, bytes(value))
+            if entry is None:
+                raise StoredPieceCorrupt(key, "the index entry is damaged")
+            return _copy_chunks(txn, self._data, key, entry)
+
+    # ---------------------------------------------------------------- writing
+
+    def write_group(self, puts: Sequence[tuple[bytes, Parts]], deletes: Sequence[bytes]) -> dict[bytes, int]:
+        """Encode, then as `write_encoded`."""
+        return self.write_encoded([(key, encode(key, parts)) for key, parts in puts], deletes)
+
+    def write_encoded(self, puts: Sequence[tuple[bytes, Encoded]], deletes: Sequence[bytes]) -> dict[bytes, int]:
+        """Commit deletes, then puts, in one transaction; returns key -> stored bytes of the puts.
+
+        All or nothing. When the map is full it grows and the group is tried again. Raises StoreFull (map at its limit, or
+        the volume's reserve would be touched), StoreUnavailable.
+        """
+        self._check_usable()
+        if self._read_only:
+            raise StoreUnavailable(f"{self.directory}: opened for reading")
+        need = sum(len(piece.data) for _, piece in puts)
+        with self._writing:
+            self._check_reserve(need)
+            while True:
+                try:
+                    with translated(self.directory):
+                        delta = apply_group(self._env, self._index, self._data, puts, deletes)
+                    break
+                except StoreFull as error:
+                    if not isinstance(error.__cause__, lmdb.MapFullError):
+                        raise
+                    self._grow(need, error)
+                except StoreDamaged as error:
+                    if isinstance(error.__cause__, lmdb.PanicError):
+                        self._reopen()
+                    raise
+            self._live_bytes += delta
+            self._written_bytes += need
+            # Pages that were allocated and given back within a transaction may lie beyond the end of the file.
+            self._claimed = min(claimed_bytes(self._env), self._data_path.stat().st_size)
+        return {key: len(piece.data) for key, piece in puts}
+
+    def sync(self) -> None:
+        """Make the last transaction's meta page durable too. Raises StoreUnavailable."""
+        self._check_usable()
+        with self._writing, translated(self.directory):
+            self._env.sync(True)
+
+    def close(self) -> None:
+        """Close; a second call does nothing. In a forked child it only forgets the environment."""
+        if self._closed or os.getpid() != self._pid:
+            self._closed = True
+            return
+        with self._writing, self._gate.exclusive():
+            self._closed = True
+            self._env.close()
+
+    def stats(self) -> dict[str, int]:
+        """Return bytes: `file`, `live` (stored pieces), `map`, `written` (pieces committed by this process)."""
+        self._check_usable()
+        with translated(self.directory):
+            size = self._data_path.stat().st_size
+        return {
+            "file": size,
+            "live": self._live_bytes,
+            "map": self._env.info()["map_size"],
+            "written": self._written_bytes,
+        }
+
+    # ---------------------------------------------------------------- inside
+
+    def _sizes(self) -> dict[bytes, int]:
+        with self._reading() as txn:
+            sizes = {}
+            for key, value in index_items(txn, self._index):
+                entry = unpack_entry(key, value)
+                sizes[key] = entry.stored_bytes if entry else 0
+            return sizes
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """A read transaction, ended on the way out. Another process may have grown the map: then take its size over."""
+        while True:
+            with self._gate.shared():
+                if self._closed:
+                    raise StoreUnavailable(f"{self.directory}: closed")
+                try:
+                    txn = self._begin()
+                except lmdb.MapResizedError:
+                    txn = None
+                if txn is not None:
+                    try:
+                        yield txn
+                    finally:
+                        txn.abort()
+                    return
+            with self._gate.exclusive():
+                self._env.set_mapsize(0)
+
+    def _begin(self) -> Any:
+        try:
+            return self._env.begin(buffers=True)
+        except lmdb.ReadersFullError:
+            self._env.reader_check()
+            return self._env.begin(buffers=True)
+
+    def _grow(self, need: int, cause: StoreFull) -> None:
+        old = self._env.info()["map_size"]
+        new = min(self._options.max_map_bytes, max(2 * old, old + 2 * need))
+        if new <= old:
+            raise cause
+        with self._gate.exclusive(), translated(self.directory):
+            self._env.set_mapsize(new)
+
+    def _reopen(self) -> None:
+        """After a failed write of the meta page LMDB refuses everything until the environment is opened anew."""
+        with self._gate.exclusive():
+            self._env.close()
+            self._use(open_environment(self.directory, self._options, read_only=False))
+
+    def _check_usable(self) -> None:
+        """Raise unless this process opened the tier and the file is still the one that was opened, in full length."""
+        if os.getpid() != self._pid:
+            raise WrongProcess(f"{self.directory}: opened by process {self._pid}, used by {os.getpid()}")
+        if self._closed:
+            raise StoreUnavailable(f"{self.directory}: closed")
+        try:
+            status = self._data_path.stat()
+        except OSError as error:
+            raise StoreUnavailable(f"{self._data_path}: {error.strerror}; was it removed under this process?") from error
+        if status.st_ino != self._inode:
+            raise StoreUnavailable(f"{self._data_path}: replaced under this process")
+        if status.st_size < self._claimed:
+            raise StoreUnavailable(f"{self._data_path}: cut to {status.st_size} of {self._claimed} bytes")
+
+    def _check_reserve(self, need: int) -> None:
+        """Raise StoreFull when the file would have to grow into the volume's reserve. Free pages inside it are used first."""
+        with translated(self.directory):
+            growth = self._live_bytes + need - self._data_path.stat().st_size
+            volume = os.statvfs(self.directory)
+        free = volume.f_bavail * volume.f_frsize
+        if need and growth > 0 and free - growth < self._options.reserve_bytes:
+            raise StoreFull(
+                f"{self.directory}: {free} bytes are free on the volume, {self._options.reserve_bytes} stay in reserve"
+            )
+
+
+def _bring_up_to_date(env: Any, directory: Path, read_only: bool) -> list[Step]:
+    try:
+        if not read_only:
+            return migrate(env, STEPS)
+        if pending(version_of(env), STEPS):
+            raise StoreUnavailable(f"{directory}: older schema; it is brought up to date when the daemon opens it")
+    except NewerSchema as error:
+        raise newer_schema(directory, error.found, error.known) from error
+    return []
+
+
+def _copy_chunks(txn: Any, data: Any, key: bytes, entry: IndexEntry) -> memoryview:
+    """Copy a piece's chunks out of the map. numpy copies without the GIL, which a page fault would otherwise hold."""
+    copy = np.empty(entry.stored_bytes, np.uint8)
+    at = 0
+    for number in range(entry.chunks):
+        chunk = txn.get(chunk_key(key, number), db=data)
+        if chunk is None or at + len(chunk) > entry.stored_bytes:
+            raise StoredPieceCorrupt(key, f"chunk {number} of {entry.chunks} is missing or too long")
+        np.copyto(copy[at : at + len(chunk)], np.frombuffer(chunk, np.uint8))
+        at += len(chunk)
+    if at != entry.stored_bytes:
+        raise StoredPieceCorrupt(key, f"{at} of {entry.stored_bytes} bytes are there")
+    return copy.data.toreadonly()
