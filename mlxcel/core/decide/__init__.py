@@ -1,0 +1,1 @@
+"""Decisions: `decide(state, command) -> events`. Nothing here changes the state."""

@@ -1,0 +1,36 @@
+"""Settings that decisions depend on. They enter the state by the event `PolicyAdopted` and from nowhere else."""
+
+import msgspec
+
+LOGIC_VERSION = 1
+SECOND_US = 1_000_000
+
+
+class Policy(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of the cache. Byte sizes are raw KV bytes in memory, stored (compressed) bytes on disk; times in microseconds.
+
+    A time to live of 0 means never. New fields go at the end, with a default.
+    """
+
+    enabled: bool = True
+    capacity_bytes: int = 2 << 30
+    max_entries: int = 1024
+    ttl_us: int = 3600 * SECOND_US
+    min_prefix_tokens: int = 32
+    apc_enabled: bool = True
+    block_size: int = 16
+    snapshot_capacity_bytes: int = 512 << 20
+    snapshot_max_entries: int = 4096
+    snapshot_ttl_us: int = 7200 * SECOND_US
+    disk_capacity_bytes: int = 64 << 30
+    disk_ttl_us: int = 7 * 86400 * SECOND_US
+    write_policy: str = "behind"
+    segment_tokens: int = 256
+    donate_cancelled: bool = True
+    ranking: str = "leaf-lru"
+    strict_template_bucket: bool = False
+
+    @property
+    def active(self) -> bool:
+        """True when anything can be cached at all."""
+        return self.enabled and self.capacity_bytes > 0 and self.max_entries > 0
