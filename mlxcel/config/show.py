@@ -68,3 +68,7 @@ def markdown() -> str:
         env = ", ".join(f"`{env.name}`" for env in row.env)
         lines.append(f"| {flags} | {env} | {default_words(name, row)} | {row.help} |")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":  # the README's table is pasted from here, and a test compares them
+    print(markdown())

@@ -18,7 +18,7 @@ from mlxcel.models.progress import Report
 
 CONVERSION = 1  # raise it when a conversion would now write something else
 RECEIPT = "mlxcel-source.json"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -163,3 +163,9 @@ def test_help_text_of_every_row_is_a_sentence() -> None:
     for name, row in table().items():
         assert re.match(r"[A-Z]", row.help), name
         assert not row.help.endswith("."), name
+
+
+def test_readme_holds_the_table() -> None:
+    """The README's table of settings is the one that the code has (`python -m mlxcel.config.show` prints it)."""
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    assert f"<!-- settings -->\n{show.markdown()}\n<!-- /settings -->" in readme
