@@ -16,7 +16,7 @@ UPCASTERS: dict[str, tuple[str, Upcaster]] = {}
 def upcast(event: list[Any], steps: Mapping[str, tuple[str, Upcaster]] = UPCASTERS) -> list[Any]:
     """Apply steps until none is left for the event's tag. The list given is not changed.
 
-    Raises ValueError when a step does not produce the tag that it is registered with, or when steps go round in a circle.
+    Raises ValueError when a step does not produce the tag that it is registered with, or when steps go in a circle.
     """
     if not event or not isinstance(event[0], str):
         raise ValueError("an event is a list that begins with its tag")

@@ -53,7 +53,7 @@ def pending(version: int, steps: Sequence[Step]) -> list[Step]:
 def migrate(env: Any, steps: Sequence[Step]) -> list[Step]:
     """Take every pending step; returns those taken. Raises NewerSchema (nothing is touched then), lmdb.Error.
 
-    Each step and its version number are one transaction: after a crash the environment has a version whose step is whole.
+    Each step and its version number are one transaction, so that after a crash the step of the version found is whole.
     """
     check_numbers(steps)
     todo = pending(version_of(env), steps)

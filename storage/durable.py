@@ -1,11 +1,12 @@
 """Making bytes survive: what each platform needs to get data onto the medium."""
 
+import fcntl
 import os
 import sys
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+_ON_MACOS: bool = sys.platform == "darwin"
+_F_FULLFSYNC = 51  # <sys/fcntl.h> on macOS
 
 
 def sync_data(fd: int) -> None:
@@ -14,7 +15,7 @@ def sync_data(fd: int) -> None:
     Linux: fdatasync, which also asks the drive to flush. macOS: fsync, which stops at the drive's own cache; that is
     enough against a crash of the process or the kernel, and `sync_full` is for what a power cut may not take.
     """
-    if sys.platform == "darwin":
+    if _ON_MACOS:
         os.fsync(fd)
     else:
         os.fdatasync(fd)
@@ -25,9 +26,9 @@ def sync_full(fd: int) -> None:
 
     macOS: F_FULLFSYNC (see `man 2 fsync` there); a file system that doesn't know it falls back to fsync.
     """
-    if sys.platform == "darwin":
+    if _ON_MACOS:
         try:
-            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            fcntl.fcntl(fd, _F_FULLFSYNC)
         except OSError:
             os.fsync(fd)
     else:

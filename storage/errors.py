@@ -1,20 +1,20 @@
 """Operating faults of storage, as one tree.
 
-    Exception
-    +-- StorageError
-        +-- DirectoryLocked              another process owns the data directory (its pid)
-        +-- NewerThanCode                data written by a newer program; nothing was touched
-        |   +-- LogNewerThanCode
-        |   +-- SchemaNewerThanCode
-        +-- LogError
-        |   +-- LogCorrupt               a record or segment is damaged (file, offset, reason)
-        |   +-- LogUnavailable           the log can't be written (disk full, I/O error, closed)
-        +-- StoreUnavailable             (also ports.TierUnavailable) the disk tier can't be read or written now
-        |   +-- StoreFull                no room in the map, or the volume's reserve would be touched
-        |   +-- StoreDamaged             LMDB says that its own structure is broken
-        |   +-- WrongProcess             used in a forked child
-        +-- StoredPieceMissing           (also ports.PieceMissing) with the key
-        +-- StoredPieceCorrupt           (also ports.PieceCorrupt) with the key and the reason
+Exception
++-- StorageError
+    +-- DirectoryLocked              another process owns the data directory (its pid)
+    +-- NewerThanCode                data written by a newer program; nothing was touched
+    |   +-- LogNewerThanCode
+    |   +-- SchemaNewerThanCode
+    +-- LogError
+    |   +-- LogCorrupt               a record or segment is damaged (file, offset, reason)
+    |   +-- LogUnavailable           the log can't be written (disk full, I/O error, closed)
+    +-- StoreUnavailable             (also ports.TierUnavailable) the disk tier can't be read or written now
+    |   +-- StoreFull                no room in the map, or the volume's reserve would be touched
+    |   +-- StoreDamaged             LMDB says that its own structure is broken
+    |   +-- WrongProcess             used in a forked child
+    +-- StoredPieceMissing           (also ports.PieceMissing) with the key
+    +-- StoredPieceCorrupt           (also ports.PieceCorrupt) with the key and the reason
 """
 
 from pathlib import Path

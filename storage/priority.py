@@ -6,6 +6,8 @@ import sys
 import threading
 
 _NICE = 15
+_ON_LINUX: bool = sys.platform.startswith("linux")
+_ON_MACOS: bool = sys.platform == "darwin"
 # <sys/qos.h> on macOS
 _QOS_CLASS_UTILITY = 0x11
 _QOS_CLASS_BACKGROUND = 0x09
@@ -18,20 +20,18 @@ def yield_to_foreground() -> str:
     so it is set once: with nothing else to run a nice thread still gets the whole core.
     macOS: the "utility" quality of service; `set_background` goes lower for a while.
     """
-    if sys.platform == "linux":
+    if _ON_LINUX:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         except OSError as error:
             return f"setpriority: {error.strerror}"
         return ""
-    return _set_qos(_QOS_CLASS_UTILITY) if sys.platform == "darwin" else ""
+    return _set_qos(_QOS_CLASS_UTILITY) if _ON_MACOS else ""
 
 
 def set_background(background: bool) -> str:
     """On macOS move the calling thread between background and utility class; elsewhere nothing is needed."""
-    if sys.platform != "darwin":
-        return ""
-    return _set_qos(_QOS_CLASS_BACKGROUND if background else _QOS_CLASS_UTILITY)
+    return _set_qos(_QOS_CLASS_BACKGROUND if background else _QOS_CLASS_UTILITY) if _ON_MACOS else ""
 
 
 def _set_qos(qos_class: int) -> str:

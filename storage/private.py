@@ -8,6 +8,7 @@ from pathlib import Path
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+_ON_MACOS: bool = sys.platform == "darwin"
 NO_INDEX_MARKER = ".metadata_never_index"
 
 
@@ -41,8 +42,10 @@ def keep_out_of_backups(directory: Path) -> str:
         os.close(open_private(marker, os.O_WRONLY | os.O_CREAT))
     except OSError as error:
         return f"{marker}: {error.strerror}"
-    if sys.platform != "darwin":
-        return ""
+    return _exclude_from_time_machine(directory) if _ON_MACOS else ""
+
+
+def _exclude_from_time_machine(directory: Path) -> str:
     try:
         done = subprocess.run(
             ["/usr/bin/tmutil", "addexclusion", str(directory)], capture_output=True, text=True, timeout=10, check=False

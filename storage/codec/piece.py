@@ -10,10 +10,10 @@
     36      h     header: msgpack array [parts, groups], see PieceHeader
     36+h    -     the groups' buffers in order
 
-The checksum covers what is stored, so it is checked before anything is parsed or decompressed; it covers the key too, so a
-piece that turns up under another key is damage. XXH3-128 because it is a guard against accidents that runs at memory speed:
-measured here at 27 GB/s against 6.0 for BLAKE3 and 4.5 for CRC-32, where decoding does about 2; BLAKE3 would take a fifth of
-the restore time. (Identity is BLAKE3's job, in the key.)
+The checksum covers what is stored, so it is checked before anything is parsed or decompressed; it covers the key too,
+so a piece that turns up under another key is damage. XXH3-128 because it is a guard against accidents that runs at
+memory speed: measured here at 27 GB/s against 6.0 for BLAKE3 and 4.5 for CRC-32, where decoding does about 2; BLAKE3
+would add a fifth to the time of decoding. (Identity is BLAKE3's job, in the key.)
 """
 
 import math
@@ -28,6 +28,7 @@ from mlxcel.ports import Part, Parts
 from storage.codec import groups
 from storage.codec.coder import FrameBroken
 from storage.codec.dtypes import Coding, item_bytes
+from storage.codec.planes import Bytes
 from storage.errors import StoredPieceCorrupt
 
 MAGIC = b"MXKV"
@@ -74,11 +75,11 @@ _decoder = msgspec.msgpack.Decoder(PieceHeader)
 
 def encode(key: bytes, parts: Parts) -> Encoded:
     """Encode a piece for storage under `key`. Thread-safe. Raises ValueError when a part's size or dtype is wrong."""
-    by_dtype: dict[str, list[groups.Bytes]] = {}
+    by_dtype: dict[str, list[Bytes]] = {}
     for part in parts:
         by_dtype.setdefault(part.dtype, []).append(_source(part))
     heads: list[GroupHeader] = []
-    buffers: list[groups.Bytes] = []
+    buffers: list[Bytes] = []
     for dtype, sources in by_dtype.items():
         coding, stored = groups.encode(dtype, sources)
         raw = sum(source.size for source in sources)
@@ -102,13 +103,13 @@ def decode(key: bytes, data: bytes | bytearray | memoryview) -> list[Part]:
             out = np.empty(group.raw_bytes, np.uint8)
             groups.decode(group.coding, view[at : at + group.stored_bytes], out)
             at += group.stored_bytes
-            decoded[group.dtype] = memoryview(out).toreadonly()
+            decoded[group.dtype] = out.data.toreadonly()
     except (FrameBroken, MemoryError, ValueError) as error:
         raise StoredPieceCorrupt(key, str(error)) from error
     return _cut_into_parts(header, decoded)
 
 
-def _source(part: Part) -> groups.Bytes:
+def _source(part: Part) -> Bytes:
     source = np.frombuffer(part.data, np.uint8)
     expected = math.prod(part.shape) * item_bytes(part.dtype)
     if source.size != expected:
@@ -116,7 +117,7 @@ def _source(part: Part) -> groups.Bytes:
     return source
 
 
-def _assemble(key: bytes, header: bytes, buffers: Sequence[groups.Bytes]) -> memoryview:
+def _assemble(key: bytes, header: bytes, buffers: Sequence[Bytes]) -> memoryview:
     start = PRELUDE.size + len(header)
     data = np.empty(start + sum(buffer.size for buffer in buffers), np.uint8)
     PRELUDE.pack_into(data.data, 0, MAGIC, bytes(16), VERSION, 0, len(header), data.size)

@@ -1,7 +1,7 @@
 """Splitting floats into byte planes and joining them again, in numpy, in blocks that stay in the cache.
 
-Only the plane with sign and exponent bits has any redundancy worth coding; mantissa bytes of KV are noise. Layouts of the
-coded form, n elements:
+Only the plane with sign and exponent bits has any redundancy worth coding; mantissa bytes of KV are noise. Layouts of
+the coded form, n elements:
 
     2 bytes (bfloat16, float16):  high plane n bytes | low plane n bytes
     4 bytes (float32):            top plane n bytes  | second byte n bytes | low half n x uint16

@@ -1,5 +1,6 @@
 """Opening a log for writing: find its end, cut a torn tail once, hand out the newest checkpoint and what follows it."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -45,9 +46,7 @@ class _Loaded(msgspec.Struct):
     next_seq: int
 
 
-def open_log(
-    directory: Path, settings: LogSettings | None = None, wall: Callable[[], float] = time.time
-) -> OpenedLog:
+def open_log(directory: Path, settings: LogSettings | None = None, wall: Callable[[], float] = time.time) -> OpenedLog:
     """Open (or begin) the log in `directory`, which the caller owns (storage.lock).
 
     Reads the segments from the newest checkpoint on. Raises LogCorrupt when they are damaged anywhere but in the tail,
@@ -89,22 +88,21 @@ def _load_from_newest_checkpoint(reader: LogReader) -> tuple[list[_Loaded], Torn
         loaded.insert(0, one)
         if first_checkpoint(one.data, header) is not None:
             break
-    for before, after in zip(loaded, loaded[1:], strict=False):
+    for before, after in itertools.pairwise(loaded):
         check_follows(after.segment, after.header, (before.checksum, before.next_seq))
     return loaded, torn
 
 
 def _check(segment: SegmentFile, header: SegmentHeader, data: bytes, last: bool) -> tuple[_Loaded, TornTail | None]:
     checksum, next_seq, end = header.base, header.first_seq, HEADER_BYTES
-    torn = None
-    start = -1
+    torn, last_start = None, 0
     try:
-        for seq, _, start, end in frame.scan(data, HEADER_BYTES, header.base, header.first_seq):
-            next_seq = seq + 1
+        for seq, _, start, stop in frame.scan(data, HEADER_BYTES, header.base, header.first_seq):
+            last_start, end, next_seq = start, stop, seq + 1
     except frame.Broken as broken:
         torn = tail_or_raise(segment, data, broken, last)
-    if start >= 0:
-        checksum = frame.checksum_at(data, start)
+    if last_start:
+        checksum = frame.checksum_at(data, last_start)
     return _Loaded(segment, header, data[:end] if torn else data, checksum, next_seq), torn
 
 

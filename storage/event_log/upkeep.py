@@ -27,7 +27,7 @@ class Frontier(msgspec.Struct, frozen=True):
 
 
 def tidy(directory: Path) -> None:
-    """Remove what an interrupted compression left: its temporary file, or a copy whose plain original is still there."""
+    """Remove what an interrupted compression left: its temporary file, or a copy whose original is still there."""
     for path in directory.iterdir():
         if path.name.endswith(_TEMPORARY) or (
             path.name.endswith(".log.zst") and path.with_name(path.name.removesuffix(".zst")).is_file()

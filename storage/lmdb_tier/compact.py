@@ -18,8 +18,8 @@ def compact(directory: Path, options: TierOptions | None = None) -> tuple[int, i
     """Rewrite the environment without its free pages; returns the file's size before and after, bytes.
 
     The caller owns the data directory and no process has the environment open. The copy is made beside, flushed, and
-    renamed over the original, so a crash leaves one or the other whole. Raises StoreUnavailable (no room for the copy, say;
-    the original stands), StoreDamaged.
+    renamed over the original, so a crash leaves one or the other whole. Raises StoreUnavailable (no room for the copy,
+    say; the original stands), StoreDamaged.
     """
     data = directory / DATA_FILE
     if not data.is_file():

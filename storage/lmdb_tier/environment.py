@@ -27,7 +27,7 @@ _DAMAGE = (
 
 
 class TierOptions(msgspec.Struct, frozen=True):
-    """Sizes in bytes. The map starts at `map_bytes` and doubles up to `max_map_bytes`; it costs address space, not disk.
+    """Sizes in bytes. The map starts at `map_bytes` and doubles up to `max_map_bytes`; it costs addresses, not disk.
 
     `reserve_bytes` of the volume are never used: a write that would touch them is refused.
     """
@@ -60,8 +60,8 @@ def open_environment(directory: Path, options: TierOptions, read_only: bool) -> 
     No write map: with one, a full disk is a bus error, and it is not faster. Readahead stays on: without it a cold read
     faults page by page, 7 to 30 times slower. `metasync=False` with `sync=True`: LMDB flushes a transaction's pages but
     leaves its meta page to the next one, so that a power cut takes at most the last transaction and never the
-    structure. `sync=False` would put the structure at risk for 0.50 instead of 0.36 GB/s to the medium, and a group of up to
-    32 MiB a transaction makes the wait for the device the larger part in both.
+    structure. `sync=False` would put the structure at risk for 0.50 instead of 0.36 GB/s to the medium, and with groups
+    of up to 32 MiB a transaction the wait for the device is the larger part in both.
 
     Raises StoreDamaged, StoreUnavailable.
     """
@@ -99,8 +99,8 @@ def open_environment(directory: Path, options: TierOptions, read_only: bool) -> 
 def fill_up_short_file(env: Any, data: Path, read_only: bool) -> None:
     """Extend a truncated data file with a hole to the size its meta page claims.
 
-    Reading a mapped page beyond the end of the file kills the process (SIGBUS). A page of zeros is found: by LMDB in its
-    own pages, by our checksum in pieces. Raises StoreDamaged when the environment is read-only.
+    Reading a mapped page beyond the end of the file kills the process (SIGBUS). A page of zeros is found: by LMDB in
+    its own pages, by our checksum in pieces. Raises StoreDamaged when the environment is read-only.
     """
     need = claimed_bytes(env)
     size = data.stat().st_size

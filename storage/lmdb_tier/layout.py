@@ -1,8 +1,9 @@
 """How a piece lies in LMDB.
 
-    index   key (32 bytes)                 -> entry, 17 bytes little-endian: chunks u32 | stored bytes u64 | version u8 | CRC-32 u32
-    data    key + chunk number, u32 big-endian -> up to CHUNK_BYTES of the encoded piece
-    meta    "schema_version"               -> decimal digits
+    index   key (32 bytes)                      -> entry, 17 bytes, little-endian:
+                                                   chunks u32 | stored bytes u64 | version u8 | CRC-32 u32
+    data    key + chunk number, u32 big-endian  -> up to CHUNK_BYTES of the encoded piece
+    meta    "schema_version"                    -> decimal digits
 
 Chunks of 1 MiB less LMDB's 16-byte page header, so that one fills 256 pages to the byte: under turnover, values of one
 size leave free runs that the next ones fit (file 1.07 x live at 1 MiB, 1.26 x with whole pieces of 0.2 to 20 MiB).

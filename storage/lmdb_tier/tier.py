@@ -15,7 +15,14 @@ from migrations.lmdb_steps import STEPS
 from migrations.runner import NewerSchema, Step, migrate, pending, version_of
 from mlxcel.ports import Part, Parts
 from storage.codec.piece import Encoded, decode, encode
-from storage.errors import StoreDamaged, StoredPieceCorrupt, StoredPieceMissing, StoreFull, StoreUnavailable, WrongProcess
+from storage.errors import (
+    StoreDamaged,
+    StoredPieceCorrupt,
+    StoredPieceMissing,
+    StoreFull,
+    StoreUnavailable,
+    WrongProcess,
+)
 from storage.lmdb_tier.environment import (
     DATA_FILE,
     TierOptions,
@@ -40,8 +47,8 @@ class SetAside(msgspec.Struct, frozen=True):
 class LmdbTier:
     """Implements ports.DiskTier. Open it with `LmdbTier.open`, in the process that uses it (not before a fork).
 
-    A piece is visible once its transaction is committed, with all its chunks. Read transactions live for the copy of the
-    bytes only: an open one keeps every page freed since from being used again.
+    A piece is visible once its transaction is committed, with all its chunks. Read transactions live for the copy of
+    the bytes only: an open one keeps every page freed since from being used again.
     """
 
     set_aside: SetAside | None = None
@@ -71,8 +78,9 @@ class LmdbTier:
     def open(cls, directory: Path, options: TierOptions | None = None, *, read_only: bool = False) -> "LmdbTier":
         """Open or create the environment in `directory`, bringing it to the present schema.
 
-        An environment that can't be opened is set aside (`tier.set_aside` says where and why) and a new one begun, unless
-        `read_only`. Raises SchemaNewerThanCode (nothing is changed), StoreUnavailable, and StoreDamaged when `read_only`.
+        An environment that can't be opened is set aside (`tier.set_aside` says where and why) and a new one begun,
+        unless `read_only`. Raises SchemaNewerThanCode (nothing is changed), StoreUnavailable, and StoreDamaged when
+        `read_only`.
         """
         options = options or TierOptions()
         try:
@@ -133,8 +141,8 @@ class LmdbTier:
     def write_encoded(self, puts: Sequence[tuple[bytes, Encoded]], deletes: Sequence[bytes]) -> dict[bytes, int]:
         """Commit deletes, then puts, in one transaction; returns key -> stored bytes of the puts.
 
-        All or nothing. When the map is full it grows and the group is tried again. Raises StoreFull (map at its limit, or
-        the volume's reserve would be touched), StoreUnavailable.
+        All or nothing. When the map is full it grows and the group is tried again. Raises StoreFull (map at its limit,
+        or the volume's reserve would be touched), StoreUnavailable.
         """
         self._check_usable()
         if self._read_only:
@@ -248,14 +256,14 @@ class LmdbTier:
         try:
             status = self._data_path.stat()
         except OSError as error:
-            raise StoreUnavailable(f"{self._data_path}: {error.strerror}; was it removed under this process?") from error
+            raise StoreUnavailable(f"{self._data_path}: {error.strerror}; was it removed?") from error
         if status.st_ino != self._inode:
             raise StoreUnavailable(f"{self._data_path}: replaced under this process")
         if status.st_size < self._claimed:
             raise StoreUnavailable(f"{self._data_path}: cut to {status.st_size} of {self._claimed} bytes")
 
     def _check_reserve(self, need: int) -> None:
-        """Raise StoreFull when the file would have to grow into the volume's reserve. Free pages inside it are used first."""
+        """Raise StoreFull when the file would have to grow into the reserve. Free pages inside it are used first."""
         with translated(self.directory):
             growth = self._live_bytes + need - self._data_path.stat().st_size
             volume = os.statvfs(self.directory)

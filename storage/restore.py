@@ -1,0 +1,134 @@
+"""Reading pieces back on a few threads: read, verify, decompress, all without the GIL."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from mlxcel.ports import DiskTier, Part, TierUnavailable
+from storage.errors import StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[list[list[Part]] | Exception], None]
+
+
+class _Job:
+    """One `start`: its keys, what was read so far, and whether anybody still wants it."""
+
+    def __init__(self, keys: Sequence[bytes], done: Done) -> None:
+        self.keys = list(keys)
+        self.parts: list[list[Part]] = [[] for _ in self.keys]
+        self.left = len(self.keys)
+        self.done = done
+        self.over = False  # cancelled, failed or finished
+
+
+class RestorePool:
+    """Implements ports.Restorer.
+
+    The keys of a request are spread over the threads, requests in order of arrival. At most `max_keys` wait: a request
+    beyond that is answered with StoreUnavailable at once (through `done`, from a thread); the caller prefills instead.
+    """
+
+    def __init__(self, tier: DiskTier, threads: int = 2, max_keys: int = 65_536) -> None:
+        self._tier, self._max_keys = tier, max_keys
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[_Job, int]] = deque()
+        self._refused: deque[_Job] = deque()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"restore-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, keys: Sequence[bytes], done: Done) -> Callable[[], None]:
+        """Read all keys; `done` is called once, from a thread, with the parts per key or the first fault.
+
+        A fault carries the key in question as its attribute `key`. After the returned cancel function `done` is not
+        called any more, unless that had begun.
+        """
+        job = _Job(keys, done)
+        with self._changed:
+            if self._closed or len(self._waiting) + len(job.keys) > self._max_keys or not job.keys:
+                self._refused.append(job)
+            else:
+                self._waiting.extend((job, index) for index in range(len(job.keys)))
+            self._changed.notify_all()
+            closed = self._closed
+        if closed:
+            threading.Thread(target=self._answer_refused, name="restore-refused", daemon=True).start()
+        return lambda: self._cancel(job)
+
+    def waiting_keys(self) -> int:
+        """Return how many reads wait."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Stop the threads after the reads they are in; requests that wait are answered with StoreUnavailable."""
+        with self._changed:
+            self._closed = True
+            left = {id(job): job for job, _ in self._waiting}
+            self._waiting.clear()
+            self._refused.extend(left.values())
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._answer_refused()
+
+    def _cancel(self, job: _Job) -> None:
+        with self._changed:
+            if not job.over:
+                job.over, job.parts = True, []
+                self._waiting = deque(item for item in self._waiting if item[0] is not job)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._refused or self._closed)
+                if self._closed:
+                    return
+                task = self._waiting.popleft() if self._waiting and not self._refused else None
+            if task is None:
+                self._answer_refused()
+            else:
+                self._read(*task)
+
+    def _read(self, job: _Job, index: int) -> None:
+        key = job.keys[index]
+        try:
+            parts = self._tier.read(key)
+        except Exception as error:  # any fault is the answer to this request, and the thread goes on
+            if getattr(error, "key", None) is None:
+                error.key = key  # type: ignore[attr-defined]
+            self._end(job, error)
+            return
+        with self._changed:
+            if job.over:
+                return
+            job.parts[index] = parts
+            job.left -= 1
+            finished = job.left == 0
+        if finished:
+            self._end(job, job.parts)
+
+    def _answer_refused(self) -> None:
+        while True:
+            with self._changed:
+                if not self._refused:
+                    return
+                job = self._refused.popleft()
+            fault: TierUnavailable = StoreUnavailable("reading is closed" if self._closed else "too many reads wait")
+            self._end(job, fault if job.keys else [])
+
+    def _end(self, job: _Job, answer: list[list[Part]] | Exception) -> None:
+        with self._changed:
+            if job.over:
+                return
+            job.over = True
+            self._waiting = deque(item for item in self._waiting if item[0] is not job)
+        try:
+            job.done(answer)
+        except Exception:  # the receiver's fault must not stop reading
+            _log.exception("restore: the receiver of a result failed")
