@@ -101,6 +101,10 @@ class Restorer(Protocol):
 # --------------------------------------------------------------------------- event log
 
 
+class LogUnavailable(Exception):
+    """The log can't be written any more in this process; the reason is the message."""
+
+
 class EventLog(Protocol):
     """Append-only, group-committed. `append` returns at once with the record's sequence number."""
 
@@ -141,7 +145,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     kv_bytes_per_token: int  # growing (cut-by-token) layers only; 0 if there are none
     kv_mode: str  # "fp", "q8g64", ...
-    reuse: Literal["prefix", "snapshot", "none"]  # prefix: any block; snapshot: only captured positions; none: served cold
+    reuse: Literal[
+        "prefix", "snapshot", "none"
+    ]  # prefix: any block; snapshot: only captured positions; none: served cold
     reuse_refusal: str  # when `none`: the cache class that can't be kept, by name
     lane: Lane
     lane_reason: str

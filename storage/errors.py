@@ -19,6 +19,7 @@ Exception
 
 from pathlib import Path
 
+from mlxcel import ports
 from mlxcel.ports import PieceCorrupt, PieceMissing, TierUnavailable
 
 
@@ -67,7 +68,7 @@ class LogCorrupt(LogError):
         self.reason = reason
 
 
-class LogUnavailable(LogError):
+class LogUnavailable(LogError, ports.LogUnavailable):
     """The log can't be written any more in this process; the reason is the message."""
 
 

@@ -181,10 +181,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         BLOCKS, "How blocks are hashed", kinds.choice("sha256", "blake3"), (flag("--apc-hash"),), (Env("APC_HASH"),),
     )] = "sha256"
 
-    disk_capacity_bytes: Annotated[int, Option(
+    disk_capacity_bytes: Annotated[int | None, Option(
         DISK, "Bytes of KV kept on disk; 0 keeps none", kinds.BYTES,
         (flag("--disk-capacity-bytes"),), (Env("MLXCEL_DISK_CAPACITY_BYTES"),),
-    )] = 32 << 30
+        default_text="the smaller of 64 GiB and a fifth of the free space",
+    )] = None
     disk_ttl_s: Annotated[float, Option(
         DISK, "Seconds after its last hit that an entry lives at all", kinds.SECONDS,
         (flag("--disk-ttl"),), (Env("MLXCEL_DISK_TTL"),),
@@ -211,4 +212,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def disk_active(self) -> bool:
         """True if anything is to be kept on disk."""
-        return self.cache_active and self.disk_write_policy != "off" and self.disk_capacity_bytes > 0
+        return self.cache_active and self.disk_write_policy != "off" and self.disk_capacity_bytes != 0

@@ -1,0 +1,277 @@
+"""The composition root: builds every part from the settings, in order, and takes them down again."""
+
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mlxcel import ports
+from mlxcel.clock import WallClock, steady_s
+from mlxcel.config.settings import Settings
+from mlxcel.core import commands as cmd
+from mlxcel.core.policy import SECOND_US, Policy
+from mlxcel.families import apc_suits
+from mlxcel.service import capacity
+from mlxcel.service.cache import CacheService, CacheSuspended
+from mlxcel.service.generation import GenerationService
+from mlxcel.service.questions import Questions
+from mlxcel.service.rates import Rates
+from mlxcel.service.recover import fold_log, settle
+from mlxcel.service.reuse import Reuse
+from mlxcel.service.tiers import Tiers
+
+log = logging.getLogger("mlxcel")
+
+EXIT_USAGE, EXIT_UNAVAILABLE = 2, 3
+DISK_SHARE, DISK_MOST_BYTES = 5, 64 << 30
+FLUSH_S = 30.0
+
+
+class StartFailed(Exception):
+    """The daemon can't start. The message says what happened, which file or setting, and what to do."""
+
+
+class Parts(msgspec.Struct):
+    """What the engine thread built, so that it can be closed in order."""
+
+    cache: CacheService
+    writer: Any
+    spill: Any
+    restorer: Any
+    tier: Any
+
+
+def build(settings: Settings, service: GenerationService) -> Parts:
+    """Load the model, fold the log, open the disk tier and hand all to `service`. Engine thread only. Raises StartFailed."""
+    engine = _load_model(settings, service)
+    opened, state, detail = _open_log(settings.data_dir / "log")
+    clock = WallClock(state.now_us)
+    tier = _open_tier(settings)
+    spill, restorer = _disk_threads(tier, opened.writer, service)
+    tiers = Tiers(engine, spill)
+    cache = CacheService(state, opened.writer, tiers, clock.now_us)
+    rates = Rates()
+    policy = make_policy(settings, engine.facts, _config(engine.facts.path), engine.memory(), settings.data_dir)
+    try:
+        if opened.writer.wants_checkpoint():
+            cache.checkpoint()  # a log's first record is a checkpoint, so that each segment replays alone
+        cache.run(cmd.AdoptPolicy(at_us=clock.now_us(), policy=policy, software=software_versions()))
+        cut = opened.cut.cut_bytes if opened.cut else 0
+        orphans = settle(cache, tier.inventory() if tier else {}, cut, detail)
+        if orphans and spill is not None:
+            spill.delete(0, orphans)
+    except CacheSuspended as why:
+        log.error("the cache starts suspended: %s", why)
+    reuse = Reuse(cache, engine, restorer, rates, policy.block_size)
+    questions = Questions(cache, engine, spill, rates, settings.apc_hash)
+    service.attach(engine, reuse, questions)
+    return Parts(cache, opened.writer, spill, restorer, tier)
+
+
+def close(parts: Parts) -> None:
+    """Write what is queued, leave a checkpoint for a quick start, close files. Each step is tried whatever came before."""
+    if parts.restorer is not None:
+        parts.restorer.close()
+    if parts.spill is not None:
+        parts.spill.flush(FLUSH_S)
+    for step in (parts.cache.checkpoint, parts.writer.close):
+        try:
+            step()
+        except (CacheSuspended, ports.LogUnavailable) as fault:
+            log.error("closing: %s", fault)
+    if parts.spill is not None:
+        parts.spill.close(5.0)
+    if parts.tier is not None:
+        parts.tier.close()
+
+
+def _load_model(settings: Settings, service: GenerationService) -> Any:
+    from mlxcel.engine.errors import EngineError
+    from mlxcel.engine.loading import load_engine
+
+    def progress(step: str) -> None:
+        service.set_phase("loading", step)
+        log.info("model: %s", step)
+
+    digests = settings.data_dir / "digests.json"
+    assert settings.model is not None, "the command line resolves the model"
+    try:
+        engine = load_engine(settings.model, ctx_size=settings.ctx_size, digest_cache=digests, progress=progress)
+    except EngineError as fault:
+        raise StartFailed(str(fault)) from fault
+    if engine.facts.reuse == "none":
+        log.warning("the cache can't keep layers of class %s: every request is served cold", engine.facts.reuse_refusal)
+    return engine
+
+
+def _open_log(directory: Path) -> tuple[Any, Any, str]:
+    """Open and fold the log. A log that is damaged before its tail is set aside whole and a new one begun, said loudly."""
+    from storage.errors import LogCorrupt, NewerThanCode
+    from storage.event_log.recovery import open_log
+
+    detail = ""
+    for attempt in range(2):
+        try:
+            opened = open_log(directory)
+            folded = fold_log(opened.checkpoint, opened.tail)
+            if opened.cut:
+                log.warning(
+                    "event log: a torn tail of %d bytes was cut, kept in %s", opened.cut.cut_bytes, opened.cut.copy
+                )
+            return opened, folded.state, detail
+        except NewerThanCode as fault:
+            raise StartFailed(f"{fault}. Use the newer mlxcel, or another --data-dir.") from fault
+        except (LogCorrupt, msgspec.MsgspecError, KeyError) as fault:
+            if attempt:
+                raise StartFailed(f"event log in {directory}: {fault}") from fault
+            aside = _set_aside(directory)
+            detail = f"log set aside: {fault}"
+            log.error(
+                "event log is damaged (%s); it was moved to %s and a new one begun, the cache starts empty",
+                fault,
+                aside,
+            )
+        except OSError as fault:
+            raise StartFailed(f"event log in {directory} can't be opened: {fault.strerror}") from fault
+    raise AssertionError("two attempts end in a return or a raise")
+
+
+def _set_aside(directory: Path) -> Path:
+    for n in range(1, 1000):
+        target = directory.with_name(f"{directory.name}.damaged-{n}")
+        if not target.exists():
+            directory.rename(target)
+            return target
+    raise StartFailed(f"too many damaged logs beside {directory}; remove some")
+
+
+def _open_tier(settings: Settings) -> Any:
+    if not settings.disk_active:
+        return None
+    from storage.errors import NewerThanCode, StorageError
+    from storage.lmdb_tier.environment import TierOptions
+    from storage.lmdb_tier.tier import LmdbTier
+
+    capacity_bytes = disk_capacity(settings)
+    try:
+        tier = LmdbTier.open(settings.data_dir / "kv", TierOptions(max_map_bytes=max(4 << 30, 3 * capacity_bytes // 2)))
+    except NewerThanCode as fault:
+        raise StartFailed(f"{fault}. Use the newer mlxcel, or another --data-dir.") from fault
+    except StorageError as fault:
+        log.error("the disk tier can't be used (%s): the cache lives in memory only until the next start", fault)
+        return None
+    if tier.set_aside is not None:
+        log.error("the disk tier was damaged (%s) and moved to %s", tier.set_aside.reason, tier.set_aside.path)
+    return tier
+
+
+def _disk_threads(tier: Any, writer: Any, service: GenerationService) -> tuple[Any, Any]:
+    if tier is None:
+        return None, None
+    from storage.restore import RestorePool
+    from storage.spill import SpillThread
+
+    return SpillThread(tier, writer, lambda outcomes: service.post("spilled", outcomes)), RestorePool(tier)
+
+
+def _config(path: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((Path(path) / "config.json").read_text())
+    return config
+
+
+def disk_capacity(settings: Settings) -> int:
+    """Return the disk tier's capacity in bytes: as set, else the smaller of 64 GiB and a fifth of what is free or ours."""
+    if settings.disk_capacity_bytes is not None:
+        return settings.disk_capacity_bytes
+    held = settings.data_dir / "kv" / "data.mdb"
+    ours = held.stat().st_size if held.exists() else 0
+    return min(DISK_MOST_BYTES, (shutil.disk_usage(settings.data_dir).free + ours) // DISK_SHARE)
+
+
+def make_policy(
+    settings: Settings, facts: ports.ModelFacts, config: dict[str, Any], memory: dict[str, int], data_dir: Path
+) -> Policy:
+    """Turn settings, model and machine into the core's policy; explicit capacities are never changed."""
+    apc = settings.apc_enabled and apc_suits(config)
+    tokens = capacity.representative_tokens(settings.ctx_size)
+    kv_bytes = facts.kv_bytes_per_token * tokens
+    available = settings.memory_limit_bytes or memory["recommended_bytes"]
+    left = capacity.left_bytes(available, facts.weights_bytes, kv_bytes, settings.headroom_factor)
+    kv = settings.prompt_cache_capacity_bytes
+    snapshots = settings.snapshot_capacity_bytes
+    if kv is None:
+        kv = _recommended("KV store", kv_bytes, left, capacity.KV_DEFAULT_BYTES, settings.ctx_size)
+    if snapshots is None:
+        entry = kv_bytes if facts.reuse == "snapshot" else 0
+        snapshots = _recommended("snapshot", entry, left, capacity.SNAPSHOT_DEFAULT_BYTES, settings.ctx_size)
+    return Policy(
+        enabled=settings.cache_active,
+        capacity_bytes=kv,
+        max_entries=settings.prompt_cache_max_entries,
+        ttl_us=int(settings.prompt_cache_ttl_s * SECOND_US),
+        min_prefix_tokens=settings.prompt_cache_min_prefix,
+        apc_enabled=apc,
+        block_size=settings.apc_block_size if apc or facts.reuse == "snapshot" else 1,
+        snapshot_capacity_bytes=snapshots,
+        snapshot_max_entries=settings.snapshot_max_entries,
+        snapshot_ttl_us=int(settings.snapshot_ttl_s * SECOND_US),
+        disk_capacity_bytes=disk_capacity(settings) if settings.disk_active else 0,
+        disk_ttl_us=int(settings.disk_ttl_s * SECOND_US),
+        write_policy=settings.disk_write_policy if settings.disk_active else "off",
+        donate_cancelled=settings.donate_cancelled,
+        strict_template_bucket=settings.strict_template_bucket,
+    )
+
+
+def _recommended(what: str, entry_bytes: int, left: int | None, default_bytes: int, ctx_size: int) -> int:
+    made = capacity.recommend(entry_bytes, left, default_bytes, ctx_size)
+    if made.capacity_bytes != default_bytes:
+        log.info(
+            "Applied model-aware prompt-cache %s capacity default: previous_capacity_bytes=%d recommended_capacity_bytes=%d "
+            "representative_entry_bytes=%d representative_tokens=%d ceiling_bytes=%s",
+            what, default_bytes, made.capacity_bytes, made.entry_bytes, made.representative_tokens, made.ceiling_bytes,
+        )  # fmt: skip
+    return made.capacity_bytes
+
+
+def software_versions() -> dict[str, str]:
+    """Return versions that a reader of the log may want to know."""
+    import importlib.metadata
+    import platform
+
+    names = ("mlxcel", "mlx", "mlx-lm", "lmdb")
+    found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found
+
+
+def new_service(settings: Settings, facts_budget_bytes: int = 0) -> GenerationService:
+    """Return the service in phase "loading"."""
+    from mlxcel.service.generation import Limits
+
+    limits = Limits(
+        queue_depth=settings.max_queue_depth,
+        batch_rows=settings.max_batch_size,
+        chunk_tokens=settings.prefill_chunk_size,
+        live_kv_bytes=settings.kv_cache_budget_bytes or facts_budget_bytes,
+    )
+    return GenerationService(limits, steady_s)
+
+
+def run(settings: Settings) -> int:
+    """Run the daemon until a signal; returns the exit code."""
+    from mlxcel.daemon import Daemon
+
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.Formatter.converter = time.localtime
+    return Daemon(settings).run()

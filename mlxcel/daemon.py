@@ -1,0 +1,176 @@
+"""The process: one owner of the data directory, an engine thread, an HTTP server, signals, an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from mlxcel import bootstrap
+from mlxcel.config.settings import Settings
+from mlxcel.schedule import start_schedule
+
+log = logging.getLogger("mlxcel")
+
+DRAIN_S = 20.0  # running answers may take this long after SIGTERM
+CHECKPOINT_LOOK_S = 60.0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with the signals left to the daemon."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Daemon:
+    """`run` returns the exit code: 0 stopped as asked, 2 bad settings, 3 can't start or the engine died."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.service = bootstrap.new_service(settings)
+        self.exit_code = 0
+        self.server: _Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signals = 0
+
+    def run(self) -> int:
+        """Own the data directory, serve until a signal, leave it clean."""
+        from storage.errors import DirectoryLocked
+        from storage.lock import DirectoryLock
+        from storage.private import keep_out_of_backups
+
+        try:
+            lock = DirectoryLock(self.settings.data_dir)
+        except DirectoryLocked as fault:
+            return self._refuse(f"{fault}. Stop it first, or choose another --data-dir.")
+        except OSError as fault:
+            return self._refuse(f"data directory {self.settings.data_dir} can't be used: {fault.strerror}")
+        with lock:
+            refused = keep_out_of_backups(self.settings.data_dir)
+            if refused:
+                log.debug("the system still backs up or indexes the data directory: %s", refused)
+            try:
+                listener = self._listen()
+            except OSError as fault:
+                where = f"{self.settings.host}:{self.settings.port}"
+                return self._refuse(f"can't listen on {where}: {fault.strerror}. Choose another --port.")
+            with listener:
+                asyncio.run(self._serve(listener))
+        return self.exit_code
+
+    def _refuse(self, message: str) -> int:
+        print(f"mlxcel: {message}", file=sys.stderr, flush=True)
+        return bootstrap.EXIT_UNAVAILABLE
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.settings.host, self.settings.port))
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    async def _serve(self, listener: socket.socket) -> None:
+        from mlxcel.http.app import create_app
+
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._signal)
+        port = listener.getsockname()[1]
+        app = create_app(self.service, http_settings(self.settings, port))
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)
+        self.server = _Server(config)
+        engine = threading.Thread(target=self._engine_thread, args=(port,), name="engine")
+        engine.start()
+        try:
+            await self.server.serve(sockets=[listener])
+        finally:
+            self.service.stop(0.0)
+            await asyncio.to_thread(engine.join)
+
+    def _signal(self) -> None:
+        """First signal: finish what runs, then go. Second: go now."""
+        self._signals += 1
+        log.info("stopping: %s", "finishing running answers" if self._signals == 1 else "at once")
+        self.service.stop(DRAIN_S if self._signals == 1 else 0.0)
+
+    def _engine_thread(self, port: int) -> None:
+        try:
+            parts = bootstrap.build(self.settings, self.service)
+        except bootstrap.StartFailed as fault:
+            self.exit_code = self._refuse(str(fault))
+            self.service.set_phase("dead", str(fault))
+            self._end_server()
+            return
+        except BaseException:
+            log.exception("the daemon could not start")
+            self.exit_code = bootstrap.EXIT_UNAVAILABLE
+            self.service.set_phase("dead", "the daemon could not start; its log says why")
+            self._end_server()
+            return
+        schedule = start_schedule(self._chores(parts))
+        self._say_hello(port)
+        try:
+            self.service.run()
+        except BaseException:
+            log.exception("the engine died; the process ends so that its supervisor can start it again")
+            self.exit_code = bootstrap.EXIT_UNAVAILABLE
+        finally:
+            schedule.shutdown(wait=False)
+            bootstrap.close(parts)
+            self._end_server()
+
+    def _chores(self, parts: bootstrap.Parts) -> dict[str, tuple[float, Any]]:
+        def sweep() -> None:
+            if parts.cache.sweep():
+                self.service.post("chore", sweep)
+
+        def checkpoint() -> None:
+            if parts.writer.wants_checkpoint():
+                parts.cache.checkpoint()
+
+        return {
+            "sweep": (self.settings.sweep_interval_s, lambda: self.service.post("chore", sweep)),
+            "checkpoint": (CHECKPOINT_LOOK_S, lambda: self.service.post("chore", checkpoint)),
+        }
+
+    def _end_server(self) -> None:
+        if self.server is not None:
+            self.server.should_exit = True
+
+    def _say_hello(self, port: int) -> None:
+        facts = self.service.status()["facts"]
+        host = self.settings.host if ":" not in self.settings.host else f"[{self.settings.host}]"
+        base = f"http://{host}:{port}"
+        print(
+            f"mlxcel serves {facts.name} at {base}\n"
+            f"data in {self.settings.data_dir}\n"
+            f"try: curl {base}/v1/chat/completions -H 'content-type: application/json' "
+            f'-d \'{{"messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}\'',
+            flush=True,
+        )
+
+
+def http_settings(settings: Settings, port: int) -> Any:
+    """Turn the daemon's settings into those of the HTTP side."""
+    from mlxcel.http.settings import ApiKey, HttpSettings
+
+    keys = tuple(ApiKey(key, f"tenant-{n}") for n, key in enumerate(settings.api_keys))
+    return HttpSettings(
+        host=settings.host,
+        port=port,
+        api_keys=keys,
+        metrics=settings.metrics,
+        default_max_tokens=settings.predict_tokens,
+    )

@@ -1,0 +1,133 @@
+"""What HTTP and the scheduler may ask of the engine thread, answered in plain values."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from mlxcel.core import commands as cmd
+from mlxcel.core import events as ev
+from mlxcel.core.checkpoint import fingerprint
+from mlxcel.core.invariants import broken_invariants
+from mlxcel.core.match import match_prefix
+from mlxcel.core.stats import block_stats, cache_stats
+from mlxcel.ports import Engine, SpillWriter
+from mlxcel.service.cache import CacheService, CacheSuspended
+from mlxcel.service.rates import Rates
+
+log = logging.getLogger("mlxcel.cache")
+
+
+class Questions:
+    """Answers by name. Engine thread only; each is bounded."""
+
+    def __init__(
+        self, cache: CacheService, engine: Engine, spill: SpillWriter | None, rates: Rates, apc_hash: str
+    ) -> None:
+        self.cache = cache
+        self.engine = engine
+        self.spill = spill
+        self.rates = rates
+        self.apc_hash = apc_hash
+        self._answers: dict[str, Callable[..., Any]] = {
+            "stats": self.stats,
+            "state": self.state,
+            "reset": self.reset,
+            "sweep": self.sweep,
+            "checkpoint": self.checkpoint,
+            "flush": self.flush,
+            "probe": self.probe,
+            "check": self.check,
+        }
+
+    def answer(self, question: str, arguments: dict[str, Any], answer: "Future[Any]") -> None:
+        """Put the answer, or the fault it raised, into `answer`."""
+        try:
+            answer.set_result(self._answers[question](**arguments))
+        except Exception as fault:
+            answer.set_exception(fault)
+
+    def chore(self, work: Callable[[], object]) -> None:
+        """Run a scheduled job; a suspended cache makes it a no-op."""
+        try:
+            work()
+        except CacheSuspended as why:
+            log.debug("chore skipped: %s", why)
+
+    def stats(self, blocks: bool = True) -> dict[str, Any]:
+        """Return the cache statistics with what only the live process knows."""
+        figures: dict[str, Any] = cache_stats(self.cache.state)
+        figures["hash"] = self.apc_hash
+        figures["kv_cache_mode_effective"] = self.engine.facts.kv_mode
+        figures["spill_queue_bytes"] = self.spill.queued_bytes() if self.spill is not None else 0
+        figures["live_kv_bytes"] = self.engine.live_bytes()
+        figures["suspended"] = self.cache.suspended
+        figures["prefill_tokens_per_s"] = round(self.rates.prefill_tokens_per_s, 1)
+        figures["restore_bytes_per_s"] = round(self.rates.restore_bytes_per_s)
+        if blocks:
+            figures.update(block_stats(self.cache.state, self.apc_hash))
+        return figures
+
+    def state(self) -> dict[str, Any]:
+        """Return the state's fingerprint, the log position it stands for, and the settings in force."""
+        state = self.cache.state
+        return {
+            "fingerprint": fingerprint(state),
+            "log_position": self.cache.log.next_seq() - 1,
+            "log_durable": self.cache.log.durable_seq(),
+            "policy": {name: getattr(state.policy, name) for name in state.policy.__struct_fields__},
+            "logic_version": state.logic_version,
+            "entries": len(state.entries),
+            "pieces": len(state.blobs),
+            "requests_running": len(state.requests),
+            "suspended": self.cache.suspended,
+            "memory": self.engine.memory(),
+        }
+
+    def reset(self, caller: str = "") -> dict[str, Any]:
+        """Forget all entries in both tiers that no running request uses."""
+        events = self.cache.run(cmd.ResetCache(at_us=self.cache.now_us(), caller=caller))
+        done = next(e for e in events if isinstance(e, ev.CacheReset))
+        return {"cleared": True, "freed_bytes": done.freed_bytes, "freed_entries": done.entries}
+
+    def sweep(self) -> dict[str, Any]:
+        """Drop expired entries now, all of them."""
+        before = len(self.cache.state.entries)
+        while self.cache.sweep():
+            pass
+        return {"expired_entries": before - len(self.cache.state.entries)}
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Open a new log segment with the whole state in front."""
+        return {"checkpoint": self.cache.checkpoint()}
+
+    def flush(self, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Write everything queued to disk and make the log durable."""
+        position = self.cache.log.next_seq() - 1
+        durable = self.cache.log.wait_durable(position, timeout_s)
+        flushed = self.spill.flush(timeout_s) if self.spill is not None else True
+        return {"flushed": bool(durable and flushed)}
+
+    def probe(self, key: Any, tokens: bytes) -> dict[str, Any]:
+        """Say what a prompt would find now, touching nothing."""
+        state = self.cache.state
+        known = state.by_namespace.get(key.digest())
+        if known is None:
+            return {"matched_tokens": 0, "in_memory": True, "reason": "cold_store"}
+        found = match_prefix(state, state.namespaces[known], tokens)
+        nodes = [*found.path, state.nodes[found.partial]] if found.partial else found.path
+        return {
+            "matched_tokens": found.length,
+            "in_memory": all(state.in_memory(node.blob) for node in nodes),
+            "readable": all(state.readable(node.blob) for node in nodes),
+            "first_unknown_position": found.length,
+        }
+
+    def check(self) -> dict[str, Any]:
+        """Check all invariants of the state and that the memory tier holds just what the state says."""
+        state = self.cache.state
+        wrong = broken_invariants(state)
+        held = {blob.id for blob in state.blobs.values() if blob.memory_refs}
+        if held != set(self.cache.tiers.pieces):
+            wrong.append(f"memory tier and state differ in blobs {sorted(held ^ set(self.cache.tiers.pieces))[:5]}")
+        return {"broken": wrong}

@@ -1,0 +1,261 @@
+"""Between one request and the cache: look up, wait for a restore, assemble the live cache, seal, capture, donate, end."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from mlxcel.core import commands as cmd
+from mlxcel.core import events as ev
+from mlxcel.core.keys import EMPTY_MEDIA, NamespaceKey
+from mlxcel.core.state import Node
+from mlxcel.core.tokens import TOKEN_BYTES
+from mlxcel.ports import CacheScope, Engine, ModelFacts, Part, PieceCorrupt, PieceMissing, Restorer
+from mlxcel.service.cache import CacheService, CacheSuspended
+from mlxcel.service.job import Job
+from mlxcel.service.rates import Rates
+
+log = logging.getLogger("mlxcel.cache")
+
+RESERVE_TOKENS = 256  # mlx-lm's caches grow in steps of this many rows
+MAX_ADOPTIONS = 3  # a request that keeps meeting damaged pieces goes on cold
+
+
+class Reuse:
+    """All of a request's dealings with the cache. Engine thread only. A suspended cache makes each step a no-op."""
+
+    def __init__(
+        self, cache: CacheService, engine: Engine, restorer: Restorer | None, rates: Rates, block_size: int
+    ) -> None:
+        self.cache = cache
+        self.engine = engine
+        self.restorer = restorer
+        self.rates = rates
+        self.block_size = block_size
+
+    # ------------------------------------------------------------------ arriving
+
+    def begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
+        """Look the prompt up and prepare the job's live cache, or start the restore it waits for.
+
+        `restored` is called from another thread with (job, parts per blob or a fault).
+        """
+        try:
+            self._begin(job, restored)
+        except CacheSuspended as why:
+            log.debug("request %s is served without the cache: %s", job.id, why)
+            self._cold(job)
+
+    def _begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
+        reason = self._bypass(job)
+        if reason:
+            self.cache.run(
+                cmd.ServeCold(at_us=self.cache.now_us(), request=job.id, reason=reason, prompt_tokens=job.total)
+            )
+            self._cold(job)
+            return
+        adopted = self._adopt(job)
+        if adopted is None:
+            self._cold(job)
+        elif adopted.restore and self.restorer is not None:
+            job.phase = "restoring"
+            keys = [self.cache.state.blobs[blob].key for blob in adopted.restore]
+            job.cancel_restore = self.restorer.start(keys, lambda outcome: restored(job, outcome))
+        elif adopted.restore:
+            self._restore_failed(job, 0, "there is no disk tier")
+        else:
+            self._assemble(job)
+
+    def _bypass(self, job: Job) -> str:
+        options = job.request.options
+        if self.engine.facts.reuse == "none":
+            return "unknown_cache_class"
+        if not (options.read or options.store):
+            return "cache_prompt_false"
+        return "" if self.cache.state.policy.enabled else "disabled"
+
+    def _adopt(self, job: Job) -> ev.PrefixAdopted | None:
+        job.namespace = self.cache.namespace(self.engine.facts, namespace_key(self.engine.facts, job, self.block_size))
+        options, scope = job.request.options, job.request.scope
+        prefill, restore = self.rates.measured()
+        job.adoptions += 1
+        events = self.cache.run(
+            cmd.AdoptPrefix(
+                at_us=self.cache.now_us(),
+                request=job.id,
+                namespace=job.namespace,
+                template_sig=scope.template_sig,
+                session_key=scope.session_key,
+                tokens=job.request.tokens,
+                store=options.store,
+                ttl_us=-1 if options.ttl_s is None else int(options.ttl_s * 1e6),
+                prefill_tokens_per_s=prefill,
+                restore_bytes_per_s=restore,
+                again=job.adoptions > 1,
+                read=options.read,
+            )
+        )
+        job.tracked = True
+        return next((e for e in events if isinstance(e, ev.PrefixAdopted)), None)
+
+    def _cold(self, job: Job) -> None:
+        job.cache, job.position, job.adopted, job.source = self.engine.new_cache(), 0, 0, "cold"
+        job.phase = "prefilling"
+
+    # ------------------------------------------------------------------ from disk
+
+    def arrived(self, job: Job, outcome: list[list[Part]] | Exception) -> None:
+        """Take over what the restorer read, or go on without it."""
+        job.cancel_restore = None
+        if job.phase != "restoring":
+            return
+        request = self.cache.state.requests[job.id]
+        if isinstance(outcome, Exception):
+            self._restore_fault(job, request.restore, outcome)
+            return
+        pieces = {}
+        for blob, parts in zip(request.restore, outcome, strict=True):
+            try:
+                pieces[blob] = self.engine.piece_from_parts(parts)
+            except ValueError as fault:
+                self._restore_failed(job, blob, f"does not fit the model: {fault}")
+                return
+        try:
+            self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id), arriving=pieces)
+        except CacheSuspended:
+            self._cold(job)
+            return
+        self._assemble(job, pieces)
+
+    def _restore_fault(self, job: Job, waiting: list[int], fault: Exception) -> None:
+        lost = 0
+        if isinstance(fault, PieceMissing | PieceCorrupt):
+            key = getattr(fault, "key", None)
+            lost = next((b for b in waiting if self.cache.state.blobs[b].key == key), waiting[0])
+        log.warning("request %s: a piece could not be read back (%s); it is computed again", job.id, fault)
+        self._restore_failed(job, lost, str(fault) or type(fault).__name__)
+
+    def _restore_failed(self, job: Job, lost: int, error: str) -> None:
+        try:
+            self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id, lost=lost, error=error))
+            again = self._adopt(job) if lost and job.adoptions < MAX_ADOPTIONS else None
+        except CacheSuspended:
+            again = None
+        if again is None or again.restore:
+            self._cold(job)
+            if again is not None:
+                self.cache.run(
+                    cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id, error="a second restore is not tried")
+                )
+        else:
+            self._assemble(job)
+
+    def _assemble(self, job: Job, arrived: dict[int, Any] | None = None) -> None:
+        state = self.cache.state
+        request = state.requests[job.id]
+        runs, snapshot = [], None
+        for node in state.path(request.node):
+            piece = self._piece(node, arrived)
+            if node.snapshot:
+                snapshot = piece
+            elif node.start < request.adopted:
+                used = min(node.end, request.adopted) - node.start
+                runs.append((piece, node.row, node.row + used))
+        reserve = job.total + min(job.request.max_tokens, RESERVE_TOKENS)
+        job.cache = self.engine.assemble(runs, snapshot, reserve)
+        covered = self.engine.cache_tokens(job.cache)
+        assert covered == request.adopted, f"assembled {covered} tokens, adopted {request.adopted}"
+        job.position = job.adopted = request.adopted
+        job.source, job.phase = request.source, "prefilling"
+        if job.source == "cold":
+            job.source = "memory"
+
+    def _piece(self, node: Node, arrived: dict[int, Any] | None) -> Any:
+        held = self.cache.tiers.pieces.get(node.blob)
+        return held if held is not None else (arrived or {})[node.blob]
+
+    # ------------------------------------------------------------------ while it runs
+
+    def prefilled(self, job: Job) -> None:
+        """Prefill has reached `job.position`: keep what can be shared already."""
+        if not job.tracked or not job.request.options.store or self.cache.suspended:
+            return
+        try:
+            if self.engine.facts.reuse == "prefix":
+                command = cmd.SealPrefix(at_us=self.cache.now_us(), request=job.id, length=job.position)
+                self.cache.run(command, cache=job.cache)
+            elif job.position in job.request.boundaries:
+                self._capture(job, "boundary")
+        except CacheSuspended:
+            return
+
+    def _capture(self, job: Job, origin: str) -> None:
+        piece, nbytes = self._state_piece(job.cache, job.position)
+        command = cmd.CaptureSnapshot(
+            at_us=self.cache.now_us(), request=job.id, length=job.position, nbytes=nbytes, origin=origin
+        )
+        self.cache.run(command, cache=job.cache, state_piece=piece)
+
+    def _state_piece(self, cache: Any, length: int) -> tuple[Any, int]:
+        growing = self.engine.facts.kv_bytes_per_token > 0
+        aligned = length // self.block_size * self.block_size if growing else 0
+        piece = self.engine.copy_state(cache, aligned)
+        return piece, self.engine.piece_bytes(piece)
+
+    # ------------------------------------------------------------------ ending
+
+    def donate(self, job: Job, cache: Any, covered: bytes) -> None:
+        """A healthy end: keep exactly the tokens whose KV is in `cache` (`covered` follows the prompt but its last token)."""
+        if not job.tracked:
+            return
+        try:
+            if not job.request.options.store:
+                self._end(job, "not_stored")
+                return
+            length = self.engine.cache_tokens(cache)
+            generated = covered[TOKEN_BYTES:]
+            piece, nbytes = (None, 0)
+            if self.engine.facts.reuse == "snapshot":
+                piece, nbytes = self._state_piece(cache, length)
+            command = cmd.DonatePrefix(
+                at_us=self.cache.now_us(),
+                request=job.id,
+                generated=generated,
+                length=length,
+                state_nbytes=nbytes,
+                completion_tokens=len(job.generated),
+            )
+            self.cache.run(command, cache=cache, state_piece=piece)
+            job.tracked = False
+        except CacheSuspended:
+            job.tracked = False
+
+    def end(self, job: Job, outcome: str, detail: str = "") -> None:
+        """An end without donation; releases what the request leased."""
+        if job.cancel_restore is not None:
+            job.cancel_restore()
+            job.cancel_restore = None
+        if job.tracked:
+            try:
+                self._end(job, outcome, detail)
+            except CacheSuspended:
+                job.tracked = False
+
+    def _end(self, job: Job, outcome: str, detail: str = "") -> None:
+        job.tracked = False
+        self.cache.run(cmd.EndRequest(at_us=self.cache.now_us(), request=job.id, outcome=outcome, detail=detail))
+
+
+def namespace_key(facts: ModelFacts, job: Job, block_size: int) -> NamespaceKey:
+    """Return the namespace of a request: which KV it may share. The RoPE regime follows from the whole prompt's length."""
+    scope: CacheScope = job.request.scope
+    boundary = facts.rope_regime_boundary
+    regime = None if boundary is None else int(job.total > boundary)
+    return NamespaceKey(
+        model_fingerprint=facts.fingerprint,
+        lora_id=scope.lora_id,
+        rope_regime=regime,
+        kv_mode=facts.kv_mode,
+        media_digest=scope.media_digest or EMPTY_MEDIA,
+        tenant_salt=scope.tenant_salt,
+        block_size=block_size,
+    )

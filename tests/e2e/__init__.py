@@ -1,0 +1,1 @@
+"""The real daemon as a subprocess, driven by real clients."""
