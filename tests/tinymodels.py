@@ -175,11 +175,17 @@ CONFIGS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def write_tiny_model(
-    kind: str, out_dir: Path, seed: int = 0, layers: int | None = None, dtype: str = "float32"
+    kind: str,
+    out_dir: Path,
+    seed: int = 0,
+    layers: int | None = None,
+    dtype: str = "float32",
+    overrides: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a model directory of one of `CONFIGS`; `layers` None is the kind's default. Returns `out_dir`."""
+    """Write a model directory of one of `CONFIGS`; `layers` None is the kind's default, `overrides` go into
+    config.json (top level). Returns `out_dir`."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    config = tiny_config(kind, layers)
+    config = {**tiny_config(kind, layers), **(overrides or {})}
     module = importlib.import_module(f"mlx_lm.models.{kind}")
     model = module.Model(module.ModelArgs.from_dict(config))
     weights = dict(tree_flatten(_random_weights(model.parameters(), seed, getattr(mx, dtype))))

@@ -115,7 +115,7 @@ def read_state(cache: Any) -> tuple[tuple[mx.array | None, ...], tuple[int, ...]
     """Return the arrays and numbers that make a `state` leaf: views, to be copied by the caller.
 
     A window comes in temporal order, at most `max_size` rows: the class drops older ones before the next token
-    anyway. Numbers: window (offset,), chunk (offset, start position), arrays ().
+    anyway. Numbers: window (offset, place in the ring), chunk (offset, start position), arrays ().
     """
     if type(cache) is ArraysCache:
         batched = cache.left_padding is not None or cache.lengths is not None
@@ -127,7 +127,8 @@ def read_state(cache: Any) -> tuple[tuple[mx.array | None, ...], tuple[int, ...]
     keys, values = cache._temporal_order(cache.keys), cache._temporal_order(cache.values)
     if not cache.keep:
         keys, values = keys[..., -cache.max_size :, :], values[..., -cache.max_size :, :]
-    return (keys, values), (cache.offset,)
+    wrapped = cache._idx < min(cache.offset, cache.max_size)
+    return (keys, values), (cache.offset, cache._idx if wrapped else keys.shape[2])
 
 
 def write_state(cache: Any, arrays: Sequence[mx.array | None], numbers: Sequence[int]) -> None:
@@ -139,5 +140,14 @@ def write_state(cache: Any, arrays: Sequence[mx.array | None], numbers: Sequence
     if type(cache) is ChunkedKVCache:
         cache.offset, cache.start_position = numbers
     else:
-        (cache.offset,) = numbers
-        cache._idx = cache.keys.shape[2]
+        cache.offset, cache._idx = numbers
+        cache.keys, cache.values = _ring_order(cache, cache.keys), _ring_order(cache, cache.values)
+
+
+def _ring_order(cache: Any, rows: mx.array) -> mx.array:
+    """Turn temporal order back into the ring's: attention sums in ring order, and a hit must give the same bits."""
+    assert cache.keep <= cache._idx <= rows.shape[2], "the place in the ring is outside the window"
+    cut = cache.keep + rows.shape[2] - cache._idx
+    if cut == cache.keep:
+        return rows
+    return mx.concatenate([rows[..., : cache.keep, :], rows[..., cut:, :], rows[..., cache.keep : cut, :]], axis=2)

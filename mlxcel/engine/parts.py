@@ -17,7 +17,7 @@ from mlxcel.engine.layout import LAYOUT_VERSION, Layout, RowGroup, StateLeaf
 from mlxcel.engine.pieces import LeafState, Piece
 from mlxcel.ports import Part
 
-NUMBERS = {"RotatingKVCache": 1, "ChunkedKVCache": 2, "ArraysCache": 0}
+NUMBERS = {"RotatingKVCache": 2, "ChunkedKVCache": 2, "ArraysCache": 0}
 PLAIN, CHECKPOINT = 0, 1
 
 
