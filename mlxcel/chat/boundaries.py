@@ -91,9 +91,7 @@ class BoundaryFinder:
         system = list(messages[: leading_system(messages)])
         history = list(messages[: new_message_start(messages)])
         probes = [[*system, {"role": "user", "content": probe}] for probe in _PROBES]
-        return [
-            self._render_or_nothing(part, tools, kwargs) for part in (*probes, history, list(messages)) 
-       ]
+        return [self._render_or_nothing(part, tools, kwargs) for part in (*probes, history, list(messages))]
 
     def _render_or_nothing(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any]

@@ -49,9 +49,7 @@ def local_now() -> datetime:
 class ChatTemplate:
     """One compiled template. Rendering is deterministic but for `strftime_now`, which reads the given clock."""
 
-    def __init__(
-        self, source: str, special_names: Mapping[str, str], now: Callable[[], datetime] = local_now
-    ) -> None:
+    def __init__(self, source: str, special_names: Mapping[str, str], now: Callable[[], datetime] = local_now) -> None:
         """Raises TemplateRefused when the template has a syntax error."""
         self.source = source
         self._special = dict(special_names)

@@ -16,7 +16,12 @@ def test_media_digest_of_text_is_the_fixed_constant():
 
 def test_media_digest_knows_order_and_kind():
     """Swapped images, and an image where audio was, give other digests (B109)."""
-    digests = {media_digest([b"a", b"b"]), media_digest([b"b", b"a"]), media_digest([b"a"], [b"b"]), media_digest([b"ab"])}
+    digests = {
+        media_digest([b"a", b"b"]),
+        media_digest([b"b", b"a"]),
+        media_digest([b"a"], [b"b"]),
+        media_digest([b"ab"]),
+    }
     assert len(digests) == 4
 
 
@@ -46,7 +51,10 @@ def test_each_input_changes_the_signature():
 
 def test_order_of_kwargs_and_schema_keys_does_not_matter():
     """Maps are canonical: their order is no input (the rendered tokens still decide about a hit)."""
-    other = {"function": {"parameters": {"a": [True, None], "b": 1}, "description": "d", "name": "f"}, "type": "function"}
+    other = {
+        "function": {"parameters": {"a": [True, None], "b": 1}, "description": "d", "name": "f"},
+        "type": "function",
+    }
     assert template_signature("T", {"a": 1, "b": 2}, None, [TOOL]) == template_signature(
         "T", {"b": 2, "a": 1}, None, [other]
     )

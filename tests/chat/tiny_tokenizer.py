@@ -14,12 +14,12 @@ WORDS = (
 
 CHATML = (
     "{%- if tools %}<|im_start|>system\nTools:\n{%- for tool in tools %}\n{{ tool | tojson }}{%- endfor %}"
-    "\nCall with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>.<|im_end|>\n{%- endif %}"
+    '\nCall with <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\n{%- endif %}'
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\n' }}"
     "{%- if message.content %}{{ message.content }}{% endif %}"
     "{%- for call in message.tool_calls or [] %}"
-    "{{- '<tool_call>\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"
+    '{{- \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
     "{{- call.function.arguments | tojson }}{{- '}\n</tool_call>' }}"
     "{%- endfor %}"
     "{{- '<|im_end|>\n' }}"

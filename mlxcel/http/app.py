@@ -1,0 +1,63 @@
+"""The app factory: routes, limits, guard, and one exception handler."""
+
+from typing import Any
+
+from litestar import Litestar, Request, get
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.response.base import ASGIResponse
+
+from mlxcel.http.admin import admin_checkpoint, admin_flush, admin_state, admin_sweep
+from mlxcel.http.cache_routes import cache_probe, cache_reset, cache_stats
+from mlxcel.http.context import HttpContext, context_of
+from mlxcel.http.errors import handle_exception, json_reply
+from mlxcel.http.health import health
+from mlxcel.http.metrics import metrics
+from mlxcel.http.models import list_models, one_model
+from mlxcel.http.openai_chat import chat_completions
+from mlxcel.http.openai_completions import completions
+from mlxcel.http.security import guard
+from mlxcel.http.settings import HttpSettings
+from mlxcel.ports import GenerationPort
+
+
+@get("/", summary="What this is")
+async def index(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """A few words for whoever opens the address in a browser."""
+    name = context_of(request).settings.server_name
+    return json_reply({"server": name, "health": "/health", "openapi": "/schema/openapi.json", "api": "/v1"})
+
+
+ROUTES = (
+    index,
+    health,
+    list_models,
+    one_model,
+    chat_completions,
+    completions,
+    cache_stats,
+    cache_reset,
+    cache_probe,
+    metrics,
+    admin_state,
+    admin_sweep,
+    admin_checkpoint,
+    admin_flush,
+)
+
+
+def create_app(service: GenerationPort, settings: HttpSettings) -> Litestar:
+    """Return the HTTP API over `service`. Starts no thread and opens no socket; give the app to an ASGI server."""
+    return Litestar(
+        route_handlers=list(ROUTES),
+        state=State({"context": HttpContext(service, settings)}),
+        middleware=[guard(settings)],
+        exception_handlers={HTTPException: handle_exception, Exception: handle_exception},
+        request_max_body_size=settings.max_body_bytes,
+        # JSON only: the interactive pages load their scripts from the internet.
+        openapi_config=OpenAPIConfig(title=settings.server_name, version="0.1.0", render_plugins=[JsonRenderPlugin()]),
+        logging_config=None,
+        debug=False,
+    )

@@ -1,0 +1,63 @@
+"""Read and decode a JSON body: size, media type, depth and types are checked before anything uses it."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request
+
+from mlxcel.http.errors import ApiError
+
+T = TypeVar("T")
+_PATH = re.compile(r" - at `\$\.?(.*?)`$")
+
+
+async def read_json(request: Request[Any, Any, Any], into: type[T], max_depth: int) -> T:
+    """Return the decoded body. Raises ApiError naming the field for anything that isn't valid.
+
+    The body's size limit is Litestar's (request_max_body_size). msgspec refuses NaN, lone surrogates, bad UTF-8,
+    trailing data and loose types.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind and kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError("unsupported_media_type", f"Send JSON with Content-Type: application/json, not {kind[:80]!r}.")
+    return decode_json(await request.body(), into, max_depth)
+
+
+def decode_json(body: bytes, into: type[T], max_depth: int) -> T:
+    """Decode `body`. Raises ApiError."""
+    try:
+        if nesting(body, max_depth) > max_depth:
+            raise ApiError("invalid_request", f"The JSON body is nested deeper than {max_depth} levels.")
+        return msgspec.json.decode(body, type=into)
+    except msgspec.ValidationError as fault:
+        raise _invalid(str(fault)) from fault
+    except msgspec.DecodeError as fault:
+        raise ApiError("invalid_request", f"We could not parse the JSON body of your request: {fault}") from fault
+    except RecursionError as fault:
+        raise ApiError("invalid_request", "The JSON body is nested too deep.") from fault
+
+
+def _invalid(text: str) -> ApiError:
+    match = _PATH.search(text)
+    param = match.group(1) if match else None
+    return ApiError("invalid_request", f"Invalid type or value: {_PATH.sub('', text)}.", param=param or None)
+
+
+_NOT_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]+', re.DOTALL)
+
+
+def nesting(body: bytes, enough: int) -> int:
+    """Return how deep brackets nest outside of strings; stops counting above `enough`."""
+    if body.count(b"[") + body.count(b"{") <= enough:
+        return 0  # can't be deeper than the number of opening brackets
+    depth = deepest = 0
+    for char in _NOT_STRUCTURE.sub(b"", body):
+        if char in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+            if deepest > enough:
+                break
+        elif char in b"]}":
+            depth -= 1
+    return deepest

@@ -1,0 +1,47 @@
+"""What the cache holds, emptying it, and asking how much of a prompt it would save."""
+
+import asyncio
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.response.base import ASGIResponse
+
+from mlxcel.chat.signature import RAW_PROMPT_SIGNATURE
+from mlxcel.http.bodies import read_json
+from mlxcel.http.context import context_of, tenant_of
+from mlxcel.http.errors import ApiError, json_reply
+from mlxcel.http.openai_chat import render
+from mlxcel.http.openai_completions import encode_prompt
+from mlxcel.http.params import cache_scope
+from mlxcel.http.schemas import ProbeBody
+
+
+@get("/v1/cache/stats", summary="Counts of the prompt cache")
+async def cache_stats(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """A flat object: the fold over the events of this process."""
+    return json_reply(await context_of(request).ask("stats"))
+
+
+@post("/v1/cache/reset", status_code=200, summary="Empty the prompt cache")
+async def cache_reset(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """Drop all entries; lifetime counters stay. No body is read."""
+    return json_reply(await context_of(request).ask("reset"))
+
+
+@post("/v1/cache/probe", status_code=200, summary="How much of a prompt is cached, without using it")
+async def cache_probe(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """Takes `messages` or `prompt` as the generating routes do; changes nothing, not even recency."""
+    context = context_of(request)
+    facts, runtime = await context.ready()
+    body = await read_json(request, ProbeBody, context.settings.max_json_depth)
+    if (body.messages is None) == (body.prompt is None):
+        raise ApiError("invalid_request", "Give either messages or prompt.", param="messages")
+    if body.messages is not None:
+        chat = await asyncio.to_thread(render, body, runtime)
+        tokens, signature = chat.tokens, chat.template_sig
+    else:
+        tokens = await asyncio.to_thread(encode_prompt, body.prompt, facts, runtime)
+        signature = RAW_PROMPT_SIGNATURE
+    scope = cache_scope(body, signature, tenant_of(request))
+    found = await context.ask("probe", tokens=tokens, scope=scope)
+    return json_reply({"prompt_tokens": len(tokens) // 4, **found})

@@ -1,0 +1,69 @@
+"""What the HTTP side counts: requests, tokens and times of generations that ended. Starts at 0 with the process."""
+
+import bisect
+import threading
+
+from mlxcel.ports import Finished
+
+TTFT_BUCKETS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
+DECODE_BUCKETS_TOK_S = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+OUTCOMES = ("stop", "length", "failed", "abandoned")
+
+
+class Histogram:
+    """Counts per upper bound, as Prometheus reads them."""
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return (upper bound, count of values up to it), ending with +Inf."""
+        labels = [*(f"{bound}.0" for bound in self.bounds), "+Inf"]
+        running, rows = 0, []
+        for label, count in zip(labels, self.counts, strict=True):
+            running += count
+            rows.append((label, float(running)))
+        return rows
+
+
+class HttpCounters:
+    """Thread-safe totals. Label values are a closed set: no text of a client becomes a series."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.generation_s = 0.0
+        self.active = 0
+        self.ttft_ms = Histogram(TTFT_BUCKETS_MS)
+        self.decode_tok_s = Histogram(DECODE_BUCKETS_TOK_S)
+
+    def started(self) -> None:
+        """A generation was submitted."""
+        with self._lock:
+            self.active += 1
+
+    def ended(self, finished: Finished | None, outcome: str = "failed") -> None:
+        """A generation ended; without `finished` it failed or its client left (`outcome`)."""
+        with self._lock:
+            self.active -= 1
+            if finished is None:
+                self.outcomes[outcome if outcome in self.outcomes else "failed"] += 1
+                return
+            self.outcomes["length" if finished.finish_reason == "length" else "stop"] += 1
+            self.prompt_tokens += finished.prompt_tokens
+            self.cached_tokens += finished.cached_tokens
+            self.completion_tokens += finished.completion_tokens
+            self.generation_s += finished.prefill_s + finished.decode_s
+            self.ttft_ms.observe(finished.ttft_s * 1000)
+            if finished.decode_s > 0:
+                self.decode_tok_s.observe(finished.completion_tokens / finished.decode_s)
