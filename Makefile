@@ -31,8 +31,8 @@ MODEL_FLAG := $(if $(MODEL),--model "$(MODEL)")
 .PHONY: help serve test lint check-long lock bench soak families wheel clean
 
 help: ## Show what can be made
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { split($$2, t, " @ "); \
-		if (t[2] == "" || (getline line < t[2]) >= 0) printf "  make %-11s %s\n", $$1, t[1] }' Makefile
+	@awk -F':.*## ' -v there=" $(THERE) " '/^[a-z-]+:.*## / { optional = sub(/^[?] /, "", $$2); \
+		if (!optional || index(there, " " $$1 " ")) printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 	@echo "Overrides: HOST= PORT= DATA_DIR= MODEL=path-or-hub-id PYTHON= ARGS='more flags'"
 
 serve: $(RUN_STAMP) ## Start the daemon on 127.0.0.1:8080 (first time: set up, fetch the default model)
@@ -50,19 +50,22 @@ lint: $(TEST_STAMP) ## Check style, import rules and types
 check-long: lint ## Run what takes long: lint, types and the slow tests
 	@exec $(PY) -m mlxcel.native $(PY) -m pytest -m slow $(ARGS)
 
-# What follows "@" is the file that the target needs; `make help` leaves it out where there is none.
+# A "?" before the words: `make help` shows the target only where its code is.
 ifneq ($(wildcard benchmarks/__main__.py),)
-bench: $(TEST_STAMP) ## Run the benchmarks, results as JSON @ benchmarks/__main__.py
+THERE += bench
+bench: $(TEST_STAMP) ## ? Run the benchmarks, results as JSON
 	@exec $(PY) -m mlxcel.native $(PY) -m benchmarks $(ARGS)
 endif
 
 ifneq ($(wildcard benchmarks/soak.py),)
-soak: $(TEST_STAMP) ## Run the endurance test @ benchmarks/soak.py
+THERE += soak
+soak: $(TEST_STAMP) ## ? Run the endurance test
 	@exec $(PY) -m mlxcel.native $(PY) -m benchmarks.soak $(ARGS)
 endif
 
-ifneq ($(wildcard tests/families/conftest.py),)
-families: $(TEST_STAMP) ## Run the model family tests, slow ones too @ tests/families/conftest.py
+ifneq ($(wildcard tests/families/test_*.py),)
+THERE += families
+families: $(TEST_STAMP) ## ? Run the tests of all model families, slow ones too
 	@exec $(PY) -m mlxcel.native $(PY) -m pytest tests/families $(ARGS)
 endif
 

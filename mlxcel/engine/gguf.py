@@ -77,6 +77,8 @@ def _load(path: Path) -> tuple[dict[str, mx.array], dict[str, Any]]:
         weights, metadata = mx.load(str(path), format="gguf", return_metadata=True)
     except RuntimeError as error:
         raise ValueError(f"MLX can't read it: {error}") from error
+    assert isinstance(weights, dict), "a GGUF gives named tensors"
+    assert isinstance(metadata, dict), "asked for with return_metadata"
     return weights, metadata
 
 

@@ -47,7 +47,7 @@ ROWS = {
     "apc_block_size": (16, "32", 32, "64", 64, "0"),
     "apc_num_blocks": (AUTO, "100", 100, "200", 200, "0"),
     "apc_hash": ("sha256", "blake3", "blake3", "blake3", "blake3", "md5"),
-    "disk_capacity_bytes": (32 << 30, "1T", 1 << 40, "0", 0, "1P"),
+    "disk_capacity_bytes": (AUTO, "1T", 1 << 40, "0", 0, "1P"),
     "disk_ttl_s": (604800.0, "1d", 86400.0, "60", 60.0, "inf"),
     "disk_write_policy": ("behind", "off", "off", "on-evict", "on-evict", "sometimes"),
     "log_level": ("info", "debug", "debug", "error", "error", "INFO "),
