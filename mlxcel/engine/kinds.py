@@ -105,10 +105,10 @@ def install_rows(cache: Any, tensors: Sequence[mx.array], length: int) -> None:
 
 
 def row_capacity(cache: Any, tokens: int, reserve_tokens: int) -> int:
-    """Return how many rows to allocate so that `reserve_tokens` more need no new buffer (whole steps of the class)."""
+    """Return how many rows to allocate for `tokens` and up to `reserve_tokens` in all (whole steps of the class)."""
     if type(cache) is ConcatenateKVCache:
         return tokens
-    return -(-(tokens + max(reserve_tokens, 1)) // cache.step) * cache.step
+    return -(-max(tokens + 1, reserve_tokens) // cache.step) * cache.step
 
 
 def read_state(cache: Any) -> tuple[tuple[mx.array | None, ...], tuple[int, ...]]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, StopSequences
-from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.cache import ArraysCache, BatchKVCache, CacheList, KVCache
 
 from mlxcel.engine import kinds
 from mlxcel.engine.pieces import detached
@@ -89,7 +89,7 @@ class BatchedLane:
             self._model,
             [start.row],
             mx.array([start.last_token], dtype=mx.uint32),
-            [cache.merge([cache]) for cache in start.layers],
+            [_batch_of_one(cache) for cache in start.layers],
             [list(start.context) if start.processors else []],
             [start.sampler],
             greedy,
@@ -166,6 +166,22 @@ class BatchedLane:
             batch.filter(keep)
         else:
             self._batch = None
+
+
+def _batch_of_one(cache: Any) -> Any:
+    """Turn a row's cache into a batch of one.
+
+    `KVCache.merge` copies everything into a buffer without room, which the next step copies again. The lane owns the
+    cache, so a batch of one takes its buffer over, reserved room included.
+    """
+    if type(cache) is CacheList:
+        return CacheList(*(_batch_of_one(inner) for inner in cache.caches))
+    if type(cache) is not KVCache or cache.keys is None:
+        return cache.merge([cache])
+    batch = BatchKVCache([0])
+    batch.keys, batch.values, batch._idx = cache.keys, cache.values, cache.offset
+    batch.offset = mx.array([cache.offset])
+    return batch
 
 
 def _own(cache: Any) -> Any:

@@ -1,26 +1,21 @@
 """Loading a model directory (or hub id) into an engine."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
-from mlxcel.engine import kinds, memory, prefill
+from mlxcel.engine import facts, kinds, memory, prefill
 from mlxcel.engine.digests import DigestCache
 from mlxcel.engine.engine import MlxEngine
 from mlxcel.engine.errors import ModelLoadError
-from mlxcel.engine.fingerprint import combine, fingerprint_parts
+from mlxcel.engine.fingerprint import fingerprint_parts
 from mlxcel.engine.layout import Layout, learn_layout
-from mlxcel.ports import Lane, ModelFacts
 
 PROBE_TOKENS = (1, 2, 3)
-UNSTATED_CONTEXT = 131_072  # for configs that name no limit (recurrent models have none)
-CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length")
 KV_MODES = {"fp": None, "q8g64": (64, 8), "q4g64": (64, 4), "q8g32": (32, 8), "q4g32": (32, 4)}
 ADVICE = "Give an mlx-lm model directory (config.json, model*.safetensors, tokenizer.json) or a hub id."
 
@@ -50,12 +45,11 @@ def load_engine(
     new_layers = _cache_maker(path, model, kv_mode)
     progress("probing caches")
     layout = _probe(path, model, new_layers)
-    weights = [array for _, array in tree_flatten(model.parameters())]
     progress("hashing weights")
-    digests = DigestCache(digest_cache)
-    named = fingerprint_parts(path, model, layout.description, str(weights[0].dtype), digests, progress)
-    facts = _facts(path, config, layout, new_layers(), weights, kv_mode, named, ctx_size)
-    return MlxEngine(model, layout, facts, new_layers)
+    dtype_name, digests = facts.weights_dtype(model), DigestCache(digest_cache)
+    named = fingerprint_parts(path, model, layout.description, dtype_name, digests, progress)
+    stated = facts.model_facts(path, model, config, layout, new_layers(), named, kv_mode, ctx_size)
+    return MlxEngine(model, layout, stated, new_layers)
 
 
 def find_model(path_or_hub_id: str | Path) -> Path:
@@ -100,60 +94,3 @@ def _probe(path: Path, model: Any, new_layers: Callable[[], list[Any]]) -> Layou
         advice = "The model loads but does not run; check the config against the weights, and the KV mode."
         raise ModelLoadError(path, f"{type(error).__name__}: {error}", advice) from error
     return learn_layout(layers)
-
-
-def _facts(
-    path: Path,
-    config: dict[str, Any],
-    layout: Layout,
-    fresh: Sequence[Any],
-    weights: Sequence[mx.array],
-    kv_mode: str,
-    named: dict[str, str],
-    ctx_size: int,
-) -> ModelFacts:
-    text = {**config, **config.get("text_config", {})}
-    reuse, refusal = layout.reuse()
-    lane, lane_reason = lane_of(fresh)
-    stated = next((int(text[key]) for key in CONTEXT_KEYS if text.get(key)), UNSTATED_CONTEXT)
-    return ModelFacts(
-        name=path.resolve().name,
-        path=str(path),
-        model_type=str(config.get("model_type", "")),
-        fingerprint=combine(named),
-        fingerprint_parts=named,
-        context_tokens=min(stated, ctx_size) if ctx_size > 0 else stated,
-        vocab_size=int(text.get("vocab_size", 0)),
-        eos_token_ids=eos_token_ids(path, text),
-        kv_bytes_per_token=layout.bytes_per_token,
-        kv_mode=kv_mode,
-        reuse=reuse,
-        reuse_refusal=refusal,
-        lane=lane,
-        lane_reason=lane_reason,
-        layers=layout.classes,
-        dtype=str(weights[0].dtype).removeprefix("mlx.core."),
-        weights_bytes=sum(array.nbytes for array in weights),
-        rope_regime_boundary=None,  # mlx-lm's SuScaledRoPE uses the long table at every length
-    )
-
-
-def lane_of(fresh: Sequence[Any]) -> tuple[Lane, str]:
-    """Return the decode lane that this model's caches allow, and why."""
-    for _, leaf in kinds.leaves(fresh):
-        if refusal := kinds.merge_refusal(leaf):
-            return "sequential", refusal
-    return "batched", "every cache can be merged"
-
-
-def eos_token_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """Return the ids that end an answer: of config.json, generation_config.json and tokenizer_config.json together."""
-    stated = config.get("eos_token_id")
-    found = set() if stated is None else set(stated if isinstance(stated, list) else [stated])
-    settings, vocabulary = path / "tokenizer_config.json", path / "tokenizer.json"
-    if settings.exists() and vocabulary.exists():
-        token = json.loads(settings.read_text(encoding="utf-8")).get("eos_token")
-        name = token.get("content") if isinstance(token, dict) else token
-        added = json.loads(vocabulary.read_text(encoding="utf-8")).get("added_tokens", [])
-        found |= {entry["id"] for entry in added if entry["content"] == name}
-    return tuple(sorted(found))

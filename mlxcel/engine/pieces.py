@@ -70,7 +70,8 @@ def assemble(
     """Fill a fresh cache with runs of rows and an optional checkpoint; returns the tokens it then covers.
 
     A run is (piece, first, last): rows [first, last) counted from the piece's own first row. Runs must follow each
-    other without a gap, the checkpoint's rows last. Buffers get room for `reserve_tokens` more.
+    other without a gap, the checkpoint's rows last. Buffers get room for `reserve_tokens` tokens
+    in all, so that going on to that length allocates nothing.
     """
     if checkpoint is not None:
         assert checkpoint.states is not None, "a checkpoint holds the state of the layers that can't be cut"

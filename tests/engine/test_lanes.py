@@ -214,6 +214,18 @@ def test_order_of_requests_does_not_matter(engine_of: EngineOf) -> None:
     assert [alone(engine, ids) for ids in reversed(prompts)] == first[::-1]
 
 
+def test_reserved_room_lives_on_in_a_batch_of_one(llama: MlxEngine) -> None:
+    """Joining an empty lane copies nothing: the row goes on in its own buffers, room included."""
+    ids = prompt(33)
+    piece = llama.copy_rows(prefill(llama, ids[:-1]), 0, 32)
+    cache = llama.assemble([(piece, 0, 32)], None, 600)
+    bytes_before = sum(layer.nbytes for layer in cache.layers)
+    row = start(llama, ids, 300, SamplingParams(forced_tokens=(9,) * 300), cache)
+    assert llama.live_bytes() == bytes_before
+    assert run_row(llama, row) == [9] * 300
+    assert llama.live_bytes() == bytes_before
+
+
 def test_live_bytes_follow_the_rows(llama: MlxEngine) -> None:
     """Live bytes are rows times the longest length, and nothing once all rows are gone."""
     assert llama.live_bytes() == 0

@@ -13,8 +13,9 @@ from transformers import AutoTokenizer
 
 from mlxcel.engine.engine import MlxEngine
 from mlxcel.engine.errors import ModelLoadError
+from mlxcel.engine.facts import lane_of
 from mlxcel.engine.layout import learn_layout
-from mlxcel.engine.loading import lane_of, load_engine
+from mlxcel.engine.loading import load_engine
 from mlxcel.engine.prefill import prefill_chunk
 from tests.engine.support import alone, prefill, prompt, restored, same_content
 from tests.tinymodels import write_tiny_model
