@@ -24,6 +24,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 PIP_INSTALL := $(PIP) install --retries 10 --timeout 60 --prefer-binary
 # Dependencies are all locked, so our own package brings none and is built with what the lock holds.
 INSTALL_SELF := $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+INSTALL_FAILED := { echo "The dependencies could not be installed: see above, check network and disk, run it again" >&2; exit 1; }
 
 DATA_FLAG := $(if $(DATA_DIR),--data-dir "$(DATA_DIR)")
 MODEL_FLAG := $(if $(MODEL),--model "$(MODEL)")
@@ -105,12 +106,12 @@ $(PY):
 
 $(RUN_STAMP): | $(PY)
 	@echo "Installing the locked dependencies (first time: a few minutes)"
-	@$(PIP_INSTALL) --require-hashes --requirement requirements.lock
+	@$(PIP_INSTALL) --require-hashes --requirement requirements.lock || $(INSTALL_FAILED)
 	@$(INSTALL_SELF)
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $@
 
 $(TEST_STAMP): | $(PY)
 	@echo "Installing the locked dependencies with the test extras"
-	@$(PIP_INSTALL) --require-hashes --requirement requirements-test.lock
+	@$(PIP_INSTALL) --require-hashes --requirement requirements-test.lock || $(INSTALL_FAILED)
 	@$(INSTALL_SELF)
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $@ $(RUN_STAMP)

@@ -49,9 +49,8 @@ def _help_lines(name: str, row: Option) -> list[tuple[str, str]]:
     if not row.flags:
         return []
     first, *others = row.flags
-    also = ", ".join(_spelling(flag, row) for flag in others)
-    text = show.help_words(name, row)
-    return [(_spelling(first, row), f"{text} Also: {also}." if also else text)]
+    lines = [(_spelling(first, row), show.help_words(name, row))]
+    return lines + [(_spelling(flag, row), f"{flag.help}.") for flag in others]
 
 
 def _settings_options() -> list[click.Parameter]:

@@ -9,7 +9,7 @@ class Flag(msgspec.Struct, frozen=True):
     """One spelling on the command line.
 
     `sets`: the value of a flag that takes none (`--no-batch` sets "1"). `bare`: the value when `=VALUE` is left out.
-    `alias`: gives way to the setting's own flag when both are given. `kind`: where it differs from the setting's.
+    `alias`: gives way to the setting's own flag when both are given. `kind`: where it differs from the setting's. `help`: words for an alias.
     """
 
     names: tuple[str, ...]
@@ -17,6 +17,7 @@ class Flag(msgspec.Struct, frozen=True):
     bare: str | None = None
     alias: bool = False
     kind: Kind | None = None
+    help: str = ""
 
     @property
     def name(self) -> str:
@@ -54,4 +55,4 @@ def flag(*names: str) -> Flag:
 
 def on_off(name: str, *opposites: str) -> tuple[Flag, ...]:
     """Return `--name[=BOOL]`, where bare means true, and flags that set it to false."""
-    return (Flag((name,), bare="true"), *(Flag((other,), sets="false") for other in opposites))
+    return (Flag((name,), bare="true"), *(Flag((other,), sets="false", help=f"Same as {name}=false") for other in opposites))

@@ -80,13 +80,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )] = 1024
     prefill_chunk_size: Annotated[int, Option(
         GENERATION, "Prompt tokens computed in one step", kinds.integer(16, 65536),
-        (flag("--prefill-chunk-size"), Flag(("--batch-size",), alias=True)), (Env("MLXCEL_PREFILL_CHUNK_SIZE"),),
+        (flag("--prefill-chunk-size"), Flag(("--batch-size",), alias=True, help="Same as --prefill-chunk-size")), (Env("MLXCEL_PREFILL_CHUNK_SIZE"),),
     )] = 512
     max_batch_size: Annotated[int, Option(
         GENERATION, "Answers that are decoded together", kinds.ROWS,
-        (flag("--max-batch-size"), Flag(("--parallel",), alias=True, kind=kinds.ROWS_OR_AUTO),
-         Flag(("--no-batch",), sets="1", alias=True), Flag(("--no-cont-batching",), sets="1", alias=True),
-         Flag(("--cont-batching",), sets="-1", alias=True, kind=kinds.ROWS_OR_AUTO)),
+        (flag("--max-batch-size"),
+         Flag(("--parallel",), alias=True, kind=kinds.ROWS_OR_AUTO, help="Same as --max-batch-size; -1 is the default"),
+         Flag(("--no-batch",), sets="1", alias=True, help="Same as --max-batch-size 1"),
+         Flag(("--no-cont-batching",), sets="1", alias=True, help="Same as --max-batch-size 1"),
+         Flag(("--cont-batching",), sets="-1", alias=True, kind=kinds.ROWS_OR_AUTO, help="Changes nothing")),
         (Env("MLXCEL_MAX_BATCH_SIZE"),),
     )] = 4
     kv_cache_budget_bytes: Annotated[int | None, Option(
@@ -106,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prompt_cache_enabled: Annotated[bool, Option(
         CACHE, "Keep the KV of finished requests and reuse it", kinds.BOOL,
         (*on_off("--prompt-cache-enabled", "--no-prompt-cache"),
-         Flag(("--cache-reuse",), alias=True, kind=kinds.ONLY_ZERO)),
+         Flag(("--cache-reuse",), alias=True, kind=kinds.ONLY_ZERO, help="Takes 0 only and changes nothing")),
         (Env("MLXCEL_PROMPT_CACHE_ENABLED"), Env("LLAMA_ARG_CACHE_REUSE", kinds.REUSE_SWITCH)),
     )] = True
     cache_prompt: Annotated[bool, Option(
@@ -115,7 +117,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )] = True
     prompt_cache_capacity_bytes: Annotated[int | None, Option(
         CACHE, "Bytes of KV kept in memory; 0 keeps none", kinds.BYTES,
-        (flag("--prompt-cache-capacity-bytes"), Flag(("--cache-ram",), alias=True, kind=kinds.MEBIBYTES)),
+        (flag("--prompt-cache-capacity-bytes"),
+         Flag(("--cache-ram",), alias=True, kind=kinds.MEBIBYTES, help="The same in MiB; -1 is no limit")),
         (Env("MLXCEL_PROMPT_CACHE_CAPACITY_BYTES"), Env("LLAMA_ARG_CACHE_RAM", kinds.MEBIBYTES)),
         default_text="from the model, at least 2147483648 (2 GiB)",
     )] = None
