@@ -9,7 +9,8 @@ class Flag(msgspec.Struct, frozen=True):
     """One spelling on the command line.
 
     `sets`: the value of a flag that takes none (`--no-batch` sets "1"). `bare`: the value when `=VALUE` is left out.
-    `alias`: gives way to the setting's own flag when both are given. `kind`: where it differs from the setting's. `help`: words for an alias.
+    `alias`: gives way to the setting's own flag when both are given. `kind`: where it differs from the setting's.
+    `help`: words for a spelling that isn't the setting's first.
     """
 
     names: tuple[str, ...]
@@ -55,4 +56,5 @@ def flag(*names: str) -> Flag:
 
 def on_off(name: str, *opposites: str) -> tuple[Flag, ...]:
     """Return `--name[=BOOL]`, where bare means true, and flags that set it to false."""
-    return (Flag((name,), bare="true"), *(Flag((other,), sets="false", help=f"Same as {name}=false") for other in opposites))
+    words = f"Same as {name}=false"
+    return (Flag((name,), bare="true"), *(Flag((other,), sets="false", help=words) for other in opposites))

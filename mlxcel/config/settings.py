@@ -80,7 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )] = 1024
     prefill_chunk_size: Annotated[int, Option(
         GENERATION, "Prompt tokens computed in one step", kinds.integer(16, 65536),
-        (flag("--prefill-chunk-size"), Flag(("--batch-size",), alias=True, help="Same as --prefill-chunk-size")), (Env("MLXCEL_PREFILL_CHUNK_SIZE"),),
+        (flag("--prefill-chunk-size"), Flag(("--batch-size",), alias=True, help="Same as --prefill-chunk-size")),
+        (Env("MLXCEL_PREFILL_CHUNK_SIZE"),),
     )] = 512
     max_batch_size: Annotated[int, Option(
         GENERATION, "Answers that are decoded together", kinds.ROWS,
