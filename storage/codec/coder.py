@@ -6,6 +6,7 @@ project's compression study of KV (bf16 1.475 x, ceiling of any order-0 coder ab
 """
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import zstandard
@@ -13,6 +14,7 @@ import zstandard
 from storage.codec.planes import Bytes
 
 _KEEP_SCRATCH_BYTES = 64 << 20
+_LEAST_BLOCK_BYTES = 16 << 10
 
 
 class FrameBroken(Exception):
@@ -53,16 +55,34 @@ def scratch(nbytes: int) -> Bytes:
     return _mine.scratch[:nbytes]
 
 
-def compress_huffman(plane: Bytes) -> bytes:
-    """Code a plane of bytes by their frequencies alone."""
-    coded: bytes = _mine.huffman.compress(plane.data)
-    return coded
+def compress_huffman(plane: Bytes, ends: Sequence[int]) -> bytes:
+    """Code a plane of bytes by their frequencies alone; `ends` as for `compress_level1`."""
+    return _compress(_mine.huffman, plane, ends)
 
 
-def compress_level1(data: Bytes) -> bytes:
-    """Code with zstd level 1."""
-    coded: bytes = _mine.level1.compress(data.data)
-    return coded
+def compress_level1(data: Bytes, ends: Sequence[int]) -> bytes:
+    """Code with zstd level 1. `ends`: offsets at which one tensor ends and another begins, the last one data's size."""
+    return _compress(_mine.level1, data, ends)
+
+
+def _compress(compressor: zstandard.ZstdCompressor, data: Bytes, ends: Sequence[int]) -> bytes:
+    """Make one frame in which no block reaches over the end of a tensor.
+
+    zstd has a Huffman table a block (up to 128 KiB). Keys and values differ in their exponents, so a block with some of
+    both codes worse: on real KV 1.459 against 1.476 for bfloat16, 1.160 against 1.173 for float16. Tensors under 16 KiB
+    share blocks, since a table costs about 100 bytes.
+    """
+    coder = compressor.compressobj(size=data.size)
+    pieces: list[bytes] = []
+    start = 0
+    for end in ends:
+        if end - start >= _LEAST_BLOCK_BYTES and end < data.size:
+            pieces.append(coder.compress(data[start:end].data))
+            pieces.append(coder.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+            start = end
+    pieces.append(coder.compress(data[start:].data))
+    pieces.append(coder.flush())
+    return b"".join(pieces)
 
 
 def decompress_into(frame: memoryview, out: Bytes) -> None:

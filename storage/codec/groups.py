@@ -1,7 +1,7 @@
 """Coding of one group: all tensors of a piece that have one dtype, end to end, as one run of bytes.
 
-Big planes code better and faster than many small ones, so tensors are joined before they are split into planes. A group
-is stored as its plain planes followed by the one coded plane:
+Big planes code faster than many small ones, so tensors are joined before they are split into planes. A group is stored
+as its plain planes followed by the one coded plane:
 
     raw      the bytes as they are
     planes2  low plane (n) | coded high plane
@@ -9,6 +9,7 @@ is stored as its plain planes followed by the one coded plane:
     zstd     one frame of level 1
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -35,7 +36,7 @@ def encode(dtype: str, sources: Sequence[Bytes]) -> tuple[Coding, list[Bytes]]:
     elif coding == "planes4":
         stored = _encode4(sources, nbytes // 4)
     else:
-        stored = [_bytes(coder.compress_level1(_joined(sources, nbytes)))]
+        stored = [_bytes(coder.compress_level1(_joined(sources, nbytes), _ends(sources, 1)))]
     if sum(part.size for part in stored) > (1 - MIN_GAIN) * nbytes:
         return "raw", list(sources)
     return coding, stored
@@ -60,14 +61,14 @@ def decode(coding: Coding, stored: memoryview, out: Bytes) -> None:
         join4(top, data[:count], data[count : 3 * count].view(np.uint16), out.view(np.uint32))
 
 
-def _encode2(sources: Sequence[Bytes], count: int, compress: Callable[[Bytes], bytes]) -> list[Bytes]:
+def _encode2(sources: Sequence[Bytes], count: int, compress: Callable[[Bytes, Sequence[int]], bytes]) -> list[Bytes]:
     high, low = coder.scratch(count), np.empty(count, np.uint8)
     at = 0
     for source in sources:
         words = source.view(np.uint16)
         split2(words, high[at : at + words.size], low[at : at + words.size])
         at += words.size
-    return [low, _bytes(compress(high))]
+    return [low, _bytes(compress(high, _ends(sources, 2)))]
 
 
 def _encode4(sources: Sequence[Bytes], count: int) -> list[Bytes]:
@@ -79,7 +80,7 @@ def _encode4(sources: Sequence[Bytes], count: int) -> list[Bytes]:
         part = slice(at, at + words.size)
         split4(words, top[part], second[part], low[part])
         at += words.size
-    return [plain, _bytes(coder.compress_huffman(top))]
+    return [plain, _bytes(coder.compress_huffman(top, _ends(sources, 4)))]
 
 
 def _coded_plane(stored: memoryview, start: int, count: int) -> Bytes:
@@ -99,6 +100,11 @@ def _joined(sources: Sequence[Bytes], nbytes: int) -> Bytes:
         joined[at : at + source.size] = source
         at += source.size
     return joined
+
+
+def _ends(sources: Sequence[Bytes], divisor: int) -> list[int]:
+    """Return where each source ends in a plane that has one byte for `divisor` bytes of the sources."""
+    return list(itertools.accumulate(source.size // divisor for source in sources))
 
 
 def _bytes(data: bytes) -> Bytes:

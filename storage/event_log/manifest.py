@@ -9,10 +9,11 @@ import msgspec
 
 from storage.durable import replace_durably
 from storage.errors import LogCorrupt, LogNewerThanCode
-from storage.event_log.segment import SegmentFile
+from storage.event_log.segment import SegmentFile, list_segments
 
 NAME = "manifest.json"
 VERSION = 1
+_LOOKS = 4
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -46,15 +47,17 @@ def read(directory: Path) -> Manifest | None:
     return manifest
 
 
-def check(directory: Path, segments: list[SegmentFile]) -> None:
-    """Raise LogCorrupt when a segment that the manifest lists is gone.
+def checked_segments(directory: Path) -> list[SegmentFile]:
+    """Return the segment files in order. Raises LogCorrupt when one that the manifest lists is gone.
 
-    A segment that it doesn't list is no fault: files are made before they are listed, and removed after.
+    A segment that it doesn't list is no fault: files are made before they are listed, and removed after. A writer may
+    begin or retire a segment between our two looks, so that what seems to be missing is looked for again.
     """
-    manifest = read(directory)
-    if manifest is None:
-        return
-    there = {segment.first_seq for segment in segments}
-    for first in manifest.first_seqs:
-        if first not in there:
-            raise LogCorrupt(directory / NAME, 0, f"the segment that starts at record {first} is missing")
+    for _ in range(_LOOKS):
+        manifest = read(directory)
+        segments = list_segments(directory)
+        there = {segment.first_seq for segment in segments}
+        gone = [first for first in manifest.first_seqs if first not in there] if manifest else []
+        if not gone:
+            return segments
+    raise LogCorrupt(directory / NAME, 0, f"the segment that starts at record {gone[0]} is missing")

@@ -63,8 +63,7 @@ class LogReader:
 
     def flagged_records(self, since_seq: int = 0) -> Iterator[tuple[int, bytes, bool]]:
         """As `records`, with whether the record is a checkpoint."""
-        segments = self.segments()
-        manifest.check(self.directory, segments)
+        segments = manifest.checked_segments(self.directory) if self.directory.is_dir() else []
         self.torn = None
         expected: tuple[int, int] | None = None
         for index, segment in enumerate(segments):

@@ -55,8 +55,7 @@ def open_log(directory: Path, settings: LogSettings | None = None, wall: Callabl
     settings = settings or LogSettings()
     make_private_directory(directory)
     reader = LogReader(directory)
-    segments = reader.segments()
-    manifest.check(directory, segments)
+    segments = manifest.checked_segments(directory)
     first_seq = segments[0].first_seq if segments else 1
     loaded, torn = _load_from_newest_checkpoint(reader)
     upkeep.tidy(directory)

@@ -9,7 +9,6 @@ from typing import Any
 
 import lmdb
 import msgspec
-import numpy as np
 
 from migrations.lmdb_steps import STEPS
 from migrations.runner import NewerSchema, Step, migrate, pending, version_of
@@ -33,8 +32,8 @@ from storage.lmdb_tier.environment import (
     translated,
 )
 from storage.lmdb_tier.gate import Gate
-from storage.lmdb_tier.layout import IndexEntry, chunk_key, unpack_entry
-from storage.lmdb_tier.transaction import apply_group, index_items
+from storage.lmdb_tier.layout import KEY_BYTES, unpack_entry
+from storage.lmdb_tier.transaction import apply_group, copy_chunks, index_items
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -130,7 +129,13 @@ class LmdbTier:
             entry = unpack_entry(key, bytes(value))
             if entry is None:
                 raise StoredPieceCorrupt(key, "the index entry is damaged")
-            return _copy_chunks(txn, self._data, key, entry)
+            return copy_chunks(txn, self._data, key, entry)
+
+    def data_keys(self) -> set[bytes]:
+        """Return the keys that have chunks, whether the index knows them or not. Raises StoreUnavailable."""
+        self._check_usable()
+        with translated(self.directory), self._reading() as txn:
+            return {bytes(key)[:KEY_BYTES] for key in txn.cursor(self._data).iternext(keys=True, values=False)}
 
     # ---------------------------------------------------------------- writing
 
@@ -283,18 +288,3 @@ def _bring_up_to_date(env: Any, directory: Path, read_only: bool) -> list[Step]:
     except NewerSchema as error:
         raise newer_schema(directory, error.found, error.known) from error
     return []
-
-
-def _copy_chunks(txn: Any, data: Any, key: bytes, entry: IndexEntry) -> memoryview:
-    """Copy a piece's chunks out of the map. numpy copies without the GIL, which a page fault would otherwise hold."""
-    copy = np.empty(entry.stored_bytes, np.uint8)
-    at = 0
-    for number in range(entry.chunks):
-        chunk = txn.get(chunk_key(key, number), db=data)
-        if chunk is None or at + len(chunk) > entry.stored_bytes:
-            raise StoredPieceCorrupt(key, f"chunk {number} of {entry.chunks} is missing or too long")
-        np.copyto(copy[at : at + len(chunk)], np.frombuffer(chunk, np.uint8))
-        at += len(chunk)
-    if at != entry.stored_bytes:
-        raise StoredPieceCorrupt(key, f"{at} of {entry.stored_bytes} bytes are there")
-    return copy.data.toreadonly()

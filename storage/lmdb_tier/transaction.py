@@ -1,10 +1,13 @@
-"""The one write transaction that commits a group, and walking the index."""
+"""What is done inside a transaction: committing a group, copying a piece out, walking the index."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from storage.codec.piece import Encoded
-from storage.lmdb_tier.layout import CHUNK_BYTES, KEY_BYTES, chunk_key, pack_entry, unpack_entry
+from storage.errors import StoredPieceCorrupt
+from storage.lmdb_tier.layout import CHUNK_BYTES, KEY_BYTES, IndexEntry, chunk_key, pack_entry, unpack_entry
 
 
 def apply_group(
@@ -31,6 +34,21 @@ def index_items(txn: Any, index: Any) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, entry) of the index in key order, as copies."""
     for key, value in txn.cursor(index):
         yield bytes(key), bytes(value)
+
+
+def copy_chunks(txn: Any, data: Any, key: bytes, entry: IndexEntry) -> memoryview:
+    """Copy a piece's chunks out of the map. numpy copies without the GIL, which a page fault would otherwise hold."""
+    copy = np.empty(entry.stored_bytes, np.uint8)
+    at = 0
+    for number in range(entry.chunks):
+        chunk = txn.get(chunk_key(key, number), db=data)
+        if chunk is None or at + len(chunk) > entry.stored_bytes:
+            raise StoredPieceCorrupt(key, f"chunk {number} of {entry.chunks} is missing or too long")
+        np.copyto(copy[at : at + len(chunk)], np.frombuffer(chunk, np.uint8))
+        at += len(chunk)
+    if at != entry.stored_bytes:
+        raise StoredPieceCorrupt(key, f"{at} of {entry.stored_bytes} bytes are there")
+    return copy.data.toreadonly()
 
 
 def _remove(txn: Any, index: Any, data: Any, key: bytes) -> int:

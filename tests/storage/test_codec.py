@@ -67,6 +67,18 @@ def test_ratio_on_kv_like_values(dtype: str, least: float) -> None:
     assert figures.ratio > figures.zstd1_ratio + 0.06
 
 
+def test_tensors_with_other_scales_do_not_spoil_each_other() -> None:
+    """Keys and values by turns code nearly as well as each kind alone, since no block holds some of both."""
+    keys = gaussian_parts("bfloat16", 256, 3, 64, 4, seed=1)
+    values = [
+        Part(part.name, part.dtype, part.shape, (np.frombuffer(part.data, np.uint16) - (5 << 7)).tobytes())
+        for part in gaussian_parts("bfloat16", 256, 3, 64, 4, seed=2)
+    ]
+    mixed = [part for pair in zip(keys, values, strict=True) for part in pair]
+    alone = len(piece.encode(KEY, keys).data) + len(piece.encode(KEY, values).data)
+    assert len(piece.encode(KEY, mixed).data) < 1.003 * alone
+
+
 def test_noise_is_stored_as_it_is() -> None:
     """Bytes without redundancy are kept raw and cost the header only."""
     data = np.random.default_rng(3).integers(0, 256, 1 << 20, np.uint8).tobytes()
@@ -199,7 +211,7 @@ def test_frames_that_lie_are_refused_even_with_a_right_checksum(frame: bytes) ->
     ],
 )
 def test_headers_that_contradict_themselves_are_refused(change: object) -> None:
-    """A sealed header with impossible sizes, dtypes or codings is StoredPieceCorrupt, not MemoryError or a wrong tensor."""
+    """A sealed header with impossible sizes, dtypes or codings is StoredPieceCorrupt and nothing else."""
     with pytest.raises(StoredPieceCorrupt):
         piece.decode(KEY, resealed([Part("z", "uint8", (400,), bytes(400))], change))
 

@@ -62,7 +62,7 @@ OPTIONS = TierOptions(map_bytes=1 << 19, reserve_bytes=0)
 
 
 def run_and_kill(root: Path, first: int, delay_s: float) -> tuple[int, set[bytes]]:
-    """Run the child, kill it some time after it is ready; returns the last durable number and the stored keys it told."""
+    """Run the child, kill it after a while; returns the last durable number and the stored keys that it told."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(root), str(first)], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()
     )

@@ -25,6 +25,7 @@ from storage.errors import (
     StoreUnavailable,
     WrongProcess,
 )
+from storage.lmdb_tier.check import TierReport, check
 from storage.lmdb_tier.compact import compact
 from storage.lmdb_tier.environment import DATA_FILE, TierOptions
 from storage.lmdb_tier.layout import CHUNK_BYTES, pack_entry, unpack_entry
@@ -74,14 +75,20 @@ def test_the_map_grows_while_others_read(tmp_path: Path) -> None:
     tier.close()
 
 
+def fill_up(tier: LmdbTier) -> int:
+    """Write pieces until one is refused as StoreFull; returns how many were taken."""
+    for number in range(1_000):
+        try:
+            tier.write_group([(key_of(number), some_parts(number, 30_000 + 1_000 * (number % 7)))], [])
+        except StoreFull:
+            return number
+    raise AssertionError("the map never filled up")
+
+
 def test_a_full_map_refuses_and_then_frees_itself(tmp_path: Path) -> None:
     """At the map's limit a put is StoreFull and nothing changed; deletes still work and make room again."""
     tier = LmdbTier.open(tmp_path / "kv", TierOptions(map_bytes=2 * MIB, max_map_bytes=4 * MIB, reserve_bytes=0))
-    number = 0
-    with pytest.raises(StoreFull):
-        while True:
-            tier.write_group([(key_of(number), some_parts(number, 30_000 + 1_000 * (number % 7)))], [])
-            number += 1
+    number = fill_up(tier)
     assert set(tier.inventory()) == {key_of(n) for n in range(number)}
     for victim in range(number // 2):
         tier.write_group([], [key_of(victim)])
@@ -106,7 +113,7 @@ def test_a_reserve_stays_free_on_the_volume(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
-    """When the file may not grow the group fails whole; afterwards the tier reads, and writes again when there is room."""
+    """When the file may not grow the group fails whole; afterwards the tier reads, and writes again."""
     tier = filled(tmp_path / "kv", 2)
     size = tier.stats()["file"]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -147,7 +154,7 @@ def test_flips_in_a_piece_are_found(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_piece_are_corrupt_and_can_be_deleted(tmp_path: Path) -> None:
-    """A value overwritten by a terabyte frame, a damaged index entry and a lost chunk are corrupt, listed, deletable."""
+    """A value overwritten by a terabyte frame, a damaged index entry, a lost chunk: corrupt, listed, removable."""
     filled(tmp_path / "kv", 4).close()
     env = lmdb.open(str(tmp_path / "kv"), max_dbs=8)
     index, data = env.open_db(b"index"), env.open_db(b"data")
@@ -160,11 +167,13 @@ def test_bytes_that_are_no_piece_are_corrupt_and_can_be_deleted(tmp_path: Path) 
     env.close()
     tier = LmdbTier.open(tmp_path / "kv", OPTIONS)
     assert len(tier.inventory()) == 4
+    assert set(check(tier).faulty) == {key_of(number) for number in range(3)}
     for number in range(3):
         with pytest.raises(PieceCorrupt):
             tier.read(key_of(number))
     tier.write_group([], [key_of(number) for number in range(3)])
     assert set(tier.inventory()) == {key_of(3)}
+    assert check(tier) == TierReport(1, tier.inventory()[key_of(3)], {}, frozenset())
     tier.close()
     env = lmdb.open(str(tmp_path / "kv"), max_dbs=8)
     with env.begin() as txn:
@@ -230,7 +239,7 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
 
 
 def test_a_file_removed_replaced_or_cut_under_the_process_is_unavailable(tmp_path: Path) -> None:
-    """Reads and writes on a data file that vanished, was replaced, or was cut raise StoreUnavailable and never crash."""
+    """Reads and writes on a data file that vanished, was replaced, or was cut raise StoreUnavailable."""
     tier = filled(tmp_path / "kv", 2)
     data = tmp_path / "kv" / DATA_FILE
     hidden = tmp_path / "hidden"
