@@ -18,7 +18,7 @@ class TierReport(msgspec.Struct, frozen=True):
 
 
 def check(tier: LmdbTier) -> TierReport:
-    """Read and verify every piece. Changes nothing; deleting `faulty` and `orphans` repairs. Raises StoreUnavailable."""
+    """Read and verify every piece. Changes nothing; deleting the keys named repairs. Raises StoreUnavailable."""
     inventory = tier.inventory()
     faulty = dict(_faults(tier, inventory))
     orphans = frozenset(tier.data_keys() - inventory.keys())

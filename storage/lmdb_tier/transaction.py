@@ -52,14 +52,12 @@ def copy_chunks(txn: Any, data: Any, key: bytes, entry: IndexEntry) -> memoryvie
 
 
 def _remove(txn: Any, index: Any, data: Any, key: bytes) -> int:
-    """Delete a piece if it is there; returns its stored bytes. Chunks are found by their key, so that a damaged index
-    entry does not leave them behind."""
+    """Delete a piece if it is there; returns its stored bytes. Chunks are found by their key, so that a damaged or
+    lost index entry does not leave them behind."""
     value = txn.pop(key, db=index)
-    if value is None:
-        return 0
     with txn.cursor(data) as cursor:
         found = cursor.set_range(key)
         while found and bytes(cursor.key()).startswith(key):
             found = cursor.delete()
-    entry = unpack_entry(key, bytes(value))
+    entry = unpack_entry(key, bytes(value)) if value is not None else None
     return entry.stored_bytes if entry else 0

@@ -164,14 +164,16 @@ def test_bytes_that_are_no_piece_are_corrupt_and_can_be_deleted(tmp_path: Path) 
         txn.put(key_of(0), pack_entry(key_of(0), len(bomb)), db=index)
         txn.put(key_of(1), b"nonsense", db=index)
         txn.delete(key_of(2) + bytes(4), db=data)
+        txn.put(key_of(8) + bytes(4), b"left over", db=data)
     env.close()
     tier = LmdbTier.open(tmp_path / "kv", OPTIONS)
     assert len(tier.inventory()) == 4
     assert set(check(tier).faulty) == {key_of(number) for number in range(3)}
+    assert check(tier).orphans == {key_of(8)}
     for number in range(3):
         with pytest.raises(PieceCorrupt):
             tier.read(key_of(number))
-    tier.write_group([], [key_of(number) for number in range(3)])
+    tier.write_group([], [key_of(number) for number in (0, 1, 2, 8)])
     assert set(tier.inventory()) == {key_of(3)}
     assert check(tier) == TierReport(1, tier.inventory()[key_of(3)], {}, frozenset())
     tier.close()
