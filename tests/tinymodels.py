@@ -187,6 +187,7 @@ def write_tiny_model(
     out_dir.mkdir(parents=True, exist_ok=True)
     config = {**tiny_config(kind, layers), **(overrides or {})}
     module = importlib.import_module(f"mlx_lm.models.{kind}")
+    mx.random.seed(seed)  # some modules draw their own vectors (decay rates, time steps)
     model = module.Model(module.ModelArgs.from_dict(config))
     weights = dict(tree_flatten(_random_weights(model.parameters(), seed, getattr(mx, dtype))))
     mx.eval(weights)

@@ -30,7 +30,7 @@ def model_facts(
     """Return what the rest of the program may know; `fresh` is an unused cache, `named` the fingerprint's parts."""
     text = {**config, **config.get("text_config", {})}
     reuse, refusal = layout.reuse()
-    lane, lane_reason = lane_of(fresh)
+    lane, lane_reason = lane_of(fresh, layout.unwritten())
     stated = next((int(text[key]) for key in CONTEXT_KEYS if text.get(key)), UNSTATED_CONTEXT)
     return ModelFacts(
         name=path.resolve().name,
@@ -60,8 +60,10 @@ def weights_dtype(model: Any) -> str:
     return str(next(dtype for dtype in dtypes if mx.issubdtype(dtype, mx.floating))).removeprefix("mlx.core.")
 
 
-def lane_of(fresh: Sequence[Any]) -> tuple[Lane, str]:
-    """Return the decode lane that this model's caches allow, and why."""
+def lane_of(fresh: Sequence[Any], unwritten: str) -> tuple[Lane, str]:
+    """Return the decode lane that this model's caches allow, and why. `unwritten`: see `Layout.unwritten`."""
+    if unwritten:
+        return "sequential", f"{unwritten} that the model leaves partly unused can't be batched"
     for _, leaf in kinds.leaves(fresh):
         if refusal := kinds.merge_refusal(leaf):
             return "sequential", refusal

@@ -65,6 +65,15 @@ class Layout:
             return "none", "the model keeps no cache"
         return ("snapshot" if self.states else "prefix"), ""
 
+    def unwritten(self) -> str:
+        """Return the class of a cache that the model leaves wholly or partly unused, or "".
+
+        mlx-lm's batch classes fail on such caches when a row is merged or taken out.
+        """
+        unused = [name for _, _, name, used in self.leaf_kinds if not used]
+        partly = [state.class_name for state in self.states if None in state.shapes]
+        return next(iter((*unused, *partly)), "")
+
     def written(self, layers: Sequence[Any]) -> list[Any]:
         """Return the leaf objects that the model writes, in order."""
         leaves = [leaf for _, leaf in kinds.leaves(layers)]

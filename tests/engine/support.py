@@ -14,6 +14,7 @@ CHUNK = 16
 GREEDY = SamplingParams()
 KINDS = (
     "llama",
+    "qwen3",
     "gemma3_text",
     "qwen3_next",
     "mamba2",
@@ -112,5 +113,6 @@ def same_content(engine: MlxEngine, left: LiveCache, right: LiveCache) -> bool:
             continue
         (arrays_a, numbers_a), (arrays_b, numbers_b) = kinds.read_state(a), kinds.read_state(b)
         checks.append(numbers_a == numbers_b)
-        checks += [mx.array_equal(x, y).item() for x, y in zip(arrays_a, arrays_b, strict=True)]
+        both = [(x, y) for x, y in zip(arrays_a, arrays_b, strict=True) if x is not None or y is not None]
+        checks += [x is not None and y is not None and mx.array_equal(x, y).item() for x, y in both]
     return all(checks)

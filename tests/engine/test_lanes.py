@@ -134,6 +134,23 @@ def test_fault_in_a_step_loses_its_rows_and_nothing_else(
     assert alone(engine, prompt(20, 20)) == run_row(engine, start(engine, prompt(20, 20)))
 
 
+def test_fault_while_joining_loses_the_batch_cleanly(llama: MlxEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a row breaks the batch it joins, it raises, the others are reported lost once, and the lane goes on."""
+    rows = [start(llama, prompt(n, n)) for n in (5, 20)]
+    steps(llama)
+
+    def broken(self: Any, other: Any) -> None:
+        raise MemoryError("no room to join")
+
+    monkeypatch.setattr("mlxcel.engine.lanes.GenerationBatch.extend", broken)
+    with pytest.raises(MemoryError):
+        start(llama, prompt(9))
+    monkeypatch.undo()
+    assert llama.decode_step() == [RowFailed(row, "MemoryError: no room to join") for row in rows]
+    assert (llama.decode_step(), llama.rows(), llama.live_bytes()) == ([], 0, 0)
+    assert alone(llama, prompt(20, 20))
+
+
 @pytest.mark.parametrize("kind", ["llama", "llama4"])
 def test_random_rows_depend_on_their_seed_only(engine_of: EngineOf, kind: str) -> None:
     """A seeded row draws the same tokens alone and in a batch; another seed draws others."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import CacheList, ConcatenateKVCache, KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, CacheList, ConcatenateKVCache, KVCache, RotatingKVCache
 from transformers import AutoTokenizer
 
 from mlxcel.engine.engine import MlxEngine
@@ -17,7 +17,7 @@ from mlxcel.engine.facts import lane_of
 from mlxcel.engine.layout import learn_layout
 from mlxcel.engine.loading import load_engine
 from mlxcel.engine.prefill import prefill_chunk
-from tests.engine.support import alone, prefill, prompt, restored, same_content
+from tests.engine.support import KINDS, alone, prefill, prompt, restored, same_content
 from tests.tinymodels import write_tiny_model
 
 EngineOf = Callable[..., MlxEngine]
@@ -60,7 +60,7 @@ def test_unknown_cache_class_is_served_cold(llama: MlxEngine, wrap: Callable[[],
     """A class that is not known gives reuse "none" with its name, and the sequential lane."""
     layout = learn_layout([KVCache(), wrap()])
     assert layout.reuse() == ("none", "cache class Renamed is not known, so it can't be kept")
-    assert lane_of([KVCache(), wrap()]) == ("sequential", "Renamed can't be merged into a batch")
+    assert lane_of([KVCache(), wrap()], "") == ("sequential", "Renamed can't be merged into a batch")
 
 
 def test_model_with_unknown_caches_still_answers(
@@ -81,8 +81,24 @@ def test_model_with_unknown_caches_still_answers(
 
 def test_kept_first_tokens_go_to_the_sequential_lane() -> None:
     """A ring that keeps its first tokens would lose them in a batch, so it decodes in turn."""
-    assert lane_of([RotatingKVCache(max_size=32, keep=4)])[0] == "sequential"
-    assert lane_of([RotatingKVCache(max_size=32)])[0] == "batched"
+    assert lane_of([RotatingKVCache(max_size=32, keep=4)], "")[0] == "sequential"
+    assert lane_of([RotatingKVCache(max_size=32)], "")[0] == "batched"
+
+
+def test_caches_that_the_model_leaves_unused(
+    engine_of: EngineOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer's cache or slot that is never written decodes in turn, and is kept and restored around all the same."""
+    expected = alone(engine_of("qwen3_next"), prompt(40))
+    path = write_tiny_model("qwen3_next", tmp_path)
+    model_class = type(engine_of("qwen3_next")._model)
+    monkeypatch.setattr(model_class, "make_cache", lambda self: [ArraysCache(size=3), KVCache(), KVCache()])
+    engine = load_engine(path)
+    assert (engine.facts.reuse, engine.facts.lane) == ("snapshot", "sequential")
+    assert "unused" in engine.facts.lane_reason
+    assert alone(engine, prompt(40)) == expected
+    back = restored(engine, prefill(engine, prompt(40)[:-1]), 32)
+    assert same_content(engine, back, prefill(engine, prompt(40)[:-1]))
 
 
 @pytest.mark.parametrize(
@@ -178,12 +194,20 @@ def test_memory_is_reported(llama: MlxEngine) -> None:
     assert report["peak_bytes"] >= report["active_bytes"]
 
 
-def test_tiny_models_are_reproducible(tmp_path: Path) -> None:
-    """The same arguments write the same weights and another seed writes others; the tokenizer reads any text."""
-    one, two, other = (write_tiny_model("llama", tmp_path / n, seed=s) for n, s in (("a", 0), ("b", 0), ("c", 1)))
-    weights = [(path / "model.safetensors").read_bytes() for path in (one, two, other)]
-    assert weights[0] == weights[1] != weights[2]
-    tokenizer = AutoTokenizer.from_pretrained(one)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiny_models_are_reproducible(tmp_path: Path, kind: str) -> None:
+    """The same arguments write the same weights and another seed writes others."""
+    one, two, other = (
+        mx.load(str(write_tiny_model(kind, tmp_path / name, seed) / "model.safetensors"))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert all(mx.array_equal(one[name], two[name]) for name in one)
+    assert not all(mx.array_equal(one[name], other[name]) for name in one)
+
+
+def test_tiny_tokenizer_reads_any_text(tmp_path: Path) -> None:
+    """The tokenizer gives any text back, and renders a chat."""
+    tokenizer = AutoTokenizer.from_pretrained(write_tiny_model("llama", tmp_path))
     text = "Añb 漢字 2024\n\t{}"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     rendered = tokenizer.apply_chat_template(
