@@ -83,7 +83,8 @@ class BoundaryFinder:
         """Return the ids of the live prompt and its boundaries (0 where a render is refused)."""
         renders = self._renders(messages, tools, kwargs)
         ids, found = self._encode_with(live, renders)
-        return ids, Boundaries(system=min(found[0], found[1]), history=found[2], turn=found[3])
+        first_turn = new_message_start(messages) == leading_system(messages)  # then the system prefix is the history
+        return ids, Boundaries(system=min(found[0], found[1]), history=0 if first_turn else found[2], turn=found[3])
 
     def _renders(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any]

@@ -40,8 +40,7 @@ class Generation:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         # First the cancel, which never waits: leaving this method may itself be cancelled.
-        if not self._ended:
-            self._service.cancel(self.request.request_id)
+        self._cancel()
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -62,10 +61,15 @@ class Generation:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self._gone = True
-                if not self._ended:
-                    self._service.cancel(self.request.request_id)
+                self._cancel()
                 self._wake.set()
                 return
+
+    def _cancel(self) -> None:
+        """Cancel what has not ended, once."""
+        if not self._ended:
+            self._ended = True
+            self._service.cancel(self.request.request_id)
 
     async def next(self, timeout_s: float) -> StreamItem | None:
         """Return the next item, None after `timeout_s` without one. Raises ClientGone; ApiError for a failed end."""

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from litestar import Request, get
+from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from mlxcel.http.context import context_of
@@ -37,7 +38,7 @@ async def list_models(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 
 @get("/v1/models/{name:path}", summary="The loaded model by name")
-async def one_model(request: Request[Any, Any, Any], name: str) -> ASGIResponse:
+async def one_model(request: Request[Any, Any, Any], name: FromPath[str]) -> ASGIResponse:
     """The entry of that name; other names are no models of this server."""
     facts = context_of(request).facts()
     if name.strip("/") != facts.name:

@@ -25,11 +25,18 @@ class Running(msgspec.Struct):
     service: ScriptedService
     port: int
     base: str
+    clients: list[openai.OpenAI] = []
+
+    def close(self) -> None:
+        """Close the clients' connections."""
+        for client in self.clients:
+            client.close()
 
     def client(self, **options: Any) -> openai.OpenAI:
         """The official client; it never retries, so that a test sees each answer."""
         options = {"api_key": "none", "max_retries": 0, **options}
-        return openai.OpenAI(base_url=f"{self.base}/v1", **options)
+        self.clients.append(openai.OpenAI(base_url=f"{self.base}/v1", **options))
+        return self.clients[-1]
 
 
 class _Server:
@@ -38,7 +45,7 @@ class _Server:
         self.socket.bind(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.socket]})
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self._thread.start()
         while not self._server.started:
             time.sleep(0.005)
@@ -68,9 +75,12 @@ def serve(tiny_directory: Path, tiny: Tokenizer) -> Iterator[Callable[..., Runni
 
     def start(settings: HttpSettings | None = None, context_tokens: int = 512) -> Running:
         service = ScriptedService(model_facts(str(tiny_directory), tiny, context_tokens), tiny)
+        stops.append(service.close)
         server = _Server(create_app(service, settings or HttpSettings()))
-        stops.extend((server.close, service.close))
-        return Running(service, server.port, f"http://127.0.0.1:{server.port}")
+        stops.insert(0, server.close)
+        running = Running(service, server.port, f"http://127.0.0.1:{server.port}")
+        stops.insert(0, running.close)
+        return running
 
     yield start
     for stop in stops:

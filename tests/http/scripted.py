@@ -63,7 +63,7 @@ class ScriptedService:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self._stored: list[tuple[tuple[str, str], bytes]] = []
         self._queue: queue.Queue[tuple[GenerateRequest, Callable[[StreamItem], None]] | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="scripted-engine")
+        self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
