@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import LogUnavailable
+from mlxcel import ports
 from storage.event_log import frame
 from storage.event_log.reader import LogReader
 from storage.event_log.recovery import open_log
@@ -228,7 +228,7 @@ def test_a_closed_log_refuses_and_waiting_ends(tmp_path: Path) -> None:
     opened = open_log(tmp_path)
     opened.writer.append(b"x")
     opened.writer.close()
-    with pytest.raises(LogUnavailable, match="closed"):
+    with pytest.raises(ports.LogUnavailable, match="closed"):
         opened.writer.append(b"y")
     assert opened.writer.durable_seq() == 1
     assert not opened.writer.wait_durable(2, 0.01)
