@@ -16,6 +16,7 @@ from mlxcel.http.errors import handle_exception, json_reply
 from mlxcel.http.health import health
 from mlxcel.http.metrics import metrics
 from mlxcel.http.models import list_models, one_model
+from mlxcel.http.native import apply_template, detokenize, render_chat, tokenize
 from mlxcel.http.openai_chat import chat_completions
 from mlxcel.http.openai_completions import completions
 from mlxcel.http.security import guard
@@ -37,6 +38,10 @@ ROUTES = (
     one_model,
     chat_completions,
     completions,
+    tokenize,
+    detokenize,
+    apply_template,
+    render_chat,
     cache_stats,
     cache_reset,
     cache_probe,
