@@ -62,8 +62,8 @@ async def answer_stream(
     """Return a stream. A fault before the first item is an HTTP error, not a broken 200."""
     settings = context.settings
 
-    def ended(finished: Finished | None) -> None:
-        context.counters.ended(finished, "abandoned")
+    def ended(finished: Finished | None, outcome: str) -> None:
+        context.counters.ended(finished, outcome)
         context.release_id(generate.request_id)
 
     context.counters.started()
@@ -76,11 +76,10 @@ async def answer_stream(
             await generation.__aexit__(None, None, None)
             raise
     except ClientGone:
-        ended(None)
+        ended(None, "abandoned")
         return json_reply(ApiError("cancelled", "The client closed the connection.").body(), 499)
     except BaseException as fault:
-        context.counters.ended(None)
-        context.release_id(generate.request_id)
+        ended(None, "failed")
         if isinstance(fault, Overloaded):
             raise as_api_error(fault) from fault
         raise

@@ -48,7 +48,7 @@ class EventStream(ASGIResponse):
         writer: EventWriter,
         ping_interval_s: float,
         headers: dict[str, str],
-        on_end: Callable[[Finished | None], None],
+        on_end: Callable[[Finished | None, str], None],
     ) -> None:
         super().__init__(
             media_type="text/event-stream",
@@ -64,18 +64,21 @@ class EventStream(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream; whatever ends it, the generation is left in order."""
         finished: Finished | None = None
+        outcome = "abandoned"
         try:
             await self.start_response(send)
             async for item in self._items():
                 if isinstance(item, Finished):
                     finished = item
+                elif isinstance(item, ApiError):
+                    outcome = "failed"
                 for event in self._events(item):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             pass  # the generation is cancelled; there is nobody to tell
         finally:
-            self._on_end(finished)
+            self._on_end(finished, outcome)
             await self._generation.__aexit__(None, None, None)
 
     async def _items(self) -> AsyncIterator[StreamItem | ApiError | None]:
