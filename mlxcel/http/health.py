@@ -20,6 +20,4 @@ async def health(request: Request[Any, Any, Any]) -> ASGIResponse:
         return json_reply({"status": "ok"})
     message = _MESSAGES.get(phase, _MESSAGES["dead"])
     error = {"code": 503, "message": message, "type": "unavailable_error"}
-    if detail := status.get("detail"):
-        error["detail"] = detail
     return json_reply({"error": error}, 503, {"Retry-After": "2"})

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions: from messages to a generation, and back to a whole answer or chunks."""
 
 import asyncio
 import time
