@@ -66,7 +66,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
             spill.delete(0, orphans)
     except CacheSuspended as why:
         log.error("the cache starts suspended: %s", why)
-    reuse = Reuse(cache, engine, restorer, rates, policy.block_size)
+    reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
     service.attach(engine, reuse, questions)
     return Parts(cache, opened.writer, spill, restorer, tier)

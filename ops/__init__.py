@@ -1,1 +1,1 @@
-"""."""
+"""Tools for the owner of the machine. They read alongside a running daemon."""

@@ -128,21 +128,22 @@ class GenerationService:
             self._handle(kind, payload)
 
     def _handle(self, kind: str, payload: Any) -> None:
-        assert self.reuse is not None and self.questions is not None
+        reuse, questions = self.reuse, self.questions
+        assert reuse is not None and questions is not None
         match kind:
             case "submit":
                 self._jobs[payload.id] = payload
             case "cancel":
                 self._cancel(payload)
             case "ask":
-                self.questions.answer(*payload)
+                questions.answer(*payload)
             case "spilled":
-                self.questions.chore(lambda: self.reuse.cache.record_spills(payload))
+                questions.chore(lambda: reuse.cache.record_spills(payload))
             case "restored":
                 job, outcome = payload
-                self._guard(job, lambda: self.reuse.arrived(job, outcome))
+                self._guard(job, lambda: reuse.arrived(job, outcome))
             case "chore":
-                self.questions.chore(payload)
+                questions.chore(payload)
             case "stop":
                 self._stop_at_s = self._now_s() + payload
 
@@ -150,12 +151,14 @@ class GenerationService:
 
     def _admit(self) -> None:
         """Look up the next waiting request when no other prefills: what it finds then includes all that came before."""
-        if any(job.phase in ("prefilling",) for job in self._jobs.values()):
+        reuse = self.reuse
+        assert reuse is not None
+        if any(job.phase == "prefilling" for job in self._jobs.values()):
             return
         for job in list(self._jobs.values()):
             if job.phase == "waiting" and self._fits(job):
                 job.prefill_started_s = self._now_s()
-                self._guard(job, lambda job=job: self.reuse.begin(job, self._restored))  # type: ignore[misc]
+                self._guard(job, lambda job=job: reuse.begin(job, self._restored))  # type: ignore[misc]
                 return
 
     def _restored(self, job: Job, outcome: Any) -> None:

@@ -26,7 +26,7 @@ class Job:
         self.source = "cold"
         self.row = -1
         self.generated: list[int] = []
-        self.prefill_started_s = self.first_token_s = 0.0
+        self.prefill_started_s = self.restore_started_s = self.first_token_s = 0.0
         self.cancel_restore: Callable[[], None] | None = None
         self.adoptions = 0
         self.stop_string = ""

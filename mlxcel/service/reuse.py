@@ -24,13 +24,20 @@ class Reuse:
     """All of a request's dealings with the cache. Engine thread only. A suspended cache makes each step a no-op."""
 
     def __init__(
-        self, cache: CacheService, engine: Engine, restorer: Restorer | None, rates: Rates, block_size: int
+        self,
+        cache: CacheService,
+        engine: Engine,
+        restorer: Restorer | None,
+        rates: Rates,
+        block_size: int,
+        now_s: Callable[[], float],
     ) -> None:
         self.cache = cache
         self.engine = engine
         self.restorer = restorer
         self.rates = rates
         self.block_size = block_size
+        self._now_s = now_s
 
     # ------------------------------------------------------------------ arriving
 
@@ -57,7 +64,7 @@ class Reuse:
         if adopted is None:
             self._cold(job)
         elif adopted.restore and self.restorer is not None:
-            job.phase = "restoring"
+            job.phase, job.restore_started_s = "restoring", self._now_s()
             keys = [self.cache.state.blobs[blob].key for blob in adopted.restore]
             job.cancel_restore = self.restorer.start(keys, lambda outcome: restored(job, outcome))
         elif adopted.restore:
@@ -119,6 +126,8 @@ class Reuse:
             except ValueError as fault:
                 self._restore_failed(job, blob, f"does not fit the model: {fault}")
                 return
+        nbytes = sum(self.engine.piece_bytes(piece) for piece in pieces.values())
+        self.rates.saw_restore(nbytes, self._now_s() - job.restore_started_s)
         try:
             self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id), arriving=pieces)
         except CacheSuspended:

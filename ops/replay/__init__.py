@@ -1,1 +1,1 @@
-"""."""
+"""The history of a cache, read back from its log."""
