@@ -9,6 +9,7 @@ from litestar.exceptions import HTTPException
 from litestar.response.base import ASGIResponse, Response
 
 from mlxcel.ports import Overloaded
+from mlxcel.service.cache import CacheSuspended
 
 log = logging.getLogger("mlxcel.http")
 
@@ -38,6 +39,7 @@ ERRORS: dict[str, ErrorRow] = {
     "loading": ErrorRow(503, "unavailable_error", "model_loading", 2),
     "shutting_down": ErrorRow(503, "unavailable_error", "shutting_down", 5),
     "dead": ErrorRow(503, "unavailable_error", "engine_dead", 10),
+    "cache_suspended": ErrorRow(503, "unavailable_error", "cache_suspended"),
     "not_enabled": ErrorRow(501, "not_supported_error", "not_enabled"),
     # how a generation ended
     "cancelled": ErrorRow(499, "invalid_request_error", "cancelled"),
@@ -88,6 +90,8 @@ def as_api_error(fault: Exception) -> ApiError:
         return fault
     if isinstance(fault, Overloaded):
         return ApiError("overloaded", str(fault), retry_after_s=fault.retry_after_s)
+    if isinstance(fault, CacheSuspended):
+        return ApiError("cache_suspended", f"The cache takes no decisions now: {fault}")
     if isinstance(fault, HTTPException) and fault.status_code < 500:
         kind = _KIND_OF_STATUS.get(fault.status_code, "invalid_request")
         message = "Request body too large." if kind == "too_large" else fault.detail

@@ -149,3 +149,15 @@ def test_the_openapi_document_is_served_without_the_internet(running: Running) -
     """The document lists the routes; no page that loads scripts from elsewhere is served."""
     document = plain.get(f"{running.base}/schema/openapi.json").json()
     assert "/v1/chat/completions" in document["paths"]
+
+
+def test_a_suspended_cache_is_a_503(running: Running) -> None:
+    """A cache that stopped deciding refuses operator commands with its reason; it is no internal error."""
+    from mlxcel.service.cache import CacheSuspended
+
+    def refuse(question: str, **arguments: Any) -> Any:
+        raise CacheSuspended("the log can't be written")
+
+    running.service.ask = refuse  # type: ignore[method-assign]
+    answer = plain.post(f"{running.base}/admin/sweep")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "cache_suspended")
