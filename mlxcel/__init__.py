@@ -1,1 +1,1 @@
-"""."""
+"""A daemon that serves MLX language models and never computes the same prompt prefix twice."""
