@@ -17,7 +17,8 @@ from mlxcel.core.policy import SECOND_US, Policy
 from mlxcel.families import apc_suits
 from mlxcel.service import capacity
 from mlxcel.service.cache import CacheService, CacheSuspended
-from mlxcel.service.generation import GenerationService
+from mlxcel.service.generation import GenerationService, Limits
+from mlxcel.service.loop import EngineLoop
 from mlxcel.service.questions import Questions
 from mlxcel.service.rates import Rates
 from mlxcel.service.recover import fold_log, settle
@@ -38,6 +39,7 @@ class StartFailed(Exception):
 class Parts(msgspec.Struct):
     """What the engine thread built, so that it can be closed in order."""
 
+    loop: EngineLoop
     cache: CacheService
     writer: Any
     spill: Any
@@ -46,7 +48,7 @@ class Parts(msgspec.Struct):
 
 
 def build(settings: Settings, service: GenerationService) -> Parts:
-    """Load the model, fold the log, open the disk tier and hand all to `service`. Engine thread only. Raises StartFailed."""
+    """Load the model, fold the log, open the disk tier; the loop over them is ready to run. Engine thread only. Raises StartFailed."""
     engine = _load_model(settings, service)
     opened, state, detail = _open_log(settings.data_dir / "log")
     clock = WallClock(state.now_us)
@@ -68,8 +70,8 @@ def build(settings: Settings, service: GenerationService) -> Parts:
         log.error("the cache starts suspended: %s", why)
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
-    service.attach(engine, reuse, questions)
-    return Parts(cache, opened.writer, spill, restorer, tier)
+    loop = EngineLoop(service, engine, reuse, questions)
+    return Parts(loop, cache, opened.writer, spill, restorer, tier)
 
 
 def close(parts: Parts) -> None:
@@ -255,8 +257,6 @@ def software_versions() -> dict[str, str]:
 
 def new_service(settings: Settings, facts_budget_bytes: int = 0) -> GenerationService:
     """Return the service in phase "loading"."""
-    from mlxcel.service.generation import Limits
-
     limits = Limits(
         queue_depth=settings.max_queue_depth,
         batch_rows=settings.max_batch_size,

@@ -120,9 +120,9 @@ class Daemon:
             self._end_server()
             return
         schedule = start_schedule(self._chores(parts))
-        self._say_hello(port)
+        self._say_hello(port, parts.loop.engine.facts.name)
         try:
-            self.service.run()
+            parts.loop.run()
         except BaseException:
             log.exception("the engine died; the process ends so that its supervisor can start it again")
             self.exit_code = bootstrap.EXIT_UNAVAILABLE
@@ -149,12 +149,11 @@ class Daemon:
         if self.server is not None:
             self.server.should_exit = True
 
-    def _say_hello(self, port: int) -> None:
-        facts = self.service.status()["facts"]
+    def _say_hello(self, port: int, name: str) -> None:
         host = self.settings.host if ":" not in self.settings.host else f"[{self.settings.host}]"
         base = f"http://{host}:{port}"
         print(
-            f"mlxcel serves {facts.name} at {base}\n"
+            f"mlxcel serves {name} at {base}\n"
             f"data in {self.settings.data_dir}\n"
             f"try: curl {base}/v1/chat/completions -H 'content-type: application/json' "
             f'-d \'{{"messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}\'',

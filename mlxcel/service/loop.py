@@ -1,0 +1,222 @@
+"""The engine thread's loop: admits requests, alternates prefill chunks with decode steps, answers questions.
+
+Every step is bounded, so that a question or a cancel waits for one chunk or one decode step at most.
+"""
+
+import logging
+import queue
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mlxcel.ports import Engine, RowFailed, StepToken
+from mlxcel.service.generation import GenerationService
+from mlxcel.service.job import Job
+from mlxcel.service.questions import Questions
+from mlxcel.service.reuse import Reuse
+
+log = logging.getLogger("mlxcel.engine")
+
+IDLE_WAIT_S = 0.5
+RUNNING = ("restoring", "prefilling", "decoding")
+
+
+class EngineLoop:
+    """`run` is the engine thread's body once the model is loaded."""
+
+    def __init__(self, service: GenerationService, engine: Engine, reuse: Reuse, questions: Questions) -> None:
+        self.service = service
+        self.engine = engine
+        self.reuse = reuse
+        self.questions = questions
+        self._now_s = service.now_s
+        self._jobs: OrderedDict[str, Job] = OrderedDict()  # by request id, in order of arrival
+        self._stop_at_s: float | None = None
+        self._paced = False
+
+    def run(self) -> None:
+        """Loop until stopped. An exception that gets here is a broken invariant: requests are told, then it is raised."""
+        self.service.set_phase("ready", facts=self.engine.facts)
+        try:
+            while self._step():
+                pass
+        except BaseException as fault:
+            self.service.set_phase("dead", f"{type(fault).__name__}: {fault}")
+            for job in list(self._jobs.values()):
+                job.fail("engine_fault", "the engine stopped after an internal fault")
+                self._forget(job)
+            self._refuse_inbox("engine_fault", "the engine stopped after an internal fault")
+            raise
+
+    def _step(self) -> bool:
+        self._drain_inbox(block=not self._busy())
+        if self._stop_at_s is not None and (not self._jobs or self._now_s() >= self._stop_at_s):
+            self._abandon_all()
+            return False
+        self._admit()
+        self._prefill_one()
+        self._decode()
+        self._set_pace()
+        return True
+
+    def _busy(self) -> bool:
+        return any(job.phase != "restoring" for job in self._jobs.values())
+
+    def _set_pace(self) -> None:
+        """Writes behind go slowly while something computes, flat out when idle."""
+        paced = self._busy()
+        if paced != self._paced and self.questions.spill is not None:
+            self._paced = paced
+            self.questions.spill.set_paced(paced)
+
+    # ------------------------------------------------------------------ inbox
+
+    def _drain_inbox(self, block: bool) -> None:
+        while True:
+            try:
+                kind, payload = self.service.inbox.get(block=block, timeout=IDLE_WAIT_S)
+            except queue.Empty:
+                return
+            block = False
+            self._handle(kind, payload)
+
+    def _handle(self, kind: str, payload: Any) -> None:
+        match kind:
+            case "submit":
+                self._jobs[payload.id] = payload
+            case "cancel":
+                self._cancel(payload)
+            case "ask":
+                self.questions.answer(*payload)
+            case "spilled":
+                self.questions.chore(partial(self.reuse.cache.record_spills, payload))
+            case "restored":
+                job, outcome = payload
+                self._guard(job, partial(self.reuse.arrived, job, outcome))
+            case "chore":
+                self.questions.chore(payload)
+            case "stop":
+                self._stop_at_s = self._now_s() + payload
+
+    def _refuse_inbox(self, kind: str, message: str) -> None:
+        while True:
+            try:
+                what, payload = self.service.inbox.get(block=False)
+            except queue.Empty:
+                return
+            if what == "submit":
+                payload.fail(kind, message)
+                self.service.ended()
+            elif what == "ask":
+                payload[2].set_exception(RuntimeError(message))
+
+    # ------------------------------------------------------------------ admission
+
+    def _admit(self) -> None:
+        """Look up the next waiting request when no other prefills: what it finds then includes all that came before."""
+        if any(job.phase == "prefilling" for job in self._jobs.values()):
+            return
+        for job in list(self._jobs.values()):
+            if job.phase == "waiting" and self._fits(job):
+                job.prefill_started_s = self._now_s()
+                self._guard(job, partial(self.reuse.begin, job, self._restored))
+                return
+
+    def _restored(self, job: Job, outcome: Any) -> None:
+        self.service.post("restored", (job, outcome))
+
+    def _fits(self, job: Job) -> bool:
+        """A batch is rectangular: charge rows x the longest row. One request alone always fits."""
+        running = [j for j in self._jobs.values() if j.phase in RUNNING]
+        limits = self.service.limits
+        if not running:
+            return True
+        if len(running) >= limits.batch_rows:
+            return False
+        longest = max(j.total + j.request.max_tokens for j in [*running, job])
+        need = (len(running) + 1) * longest * self.engine.facts.kv_bytes_per_token
+        return not limits.live_kv_bytes or need <= limits.live_kv_bytes
+
+    # ------------------------------------------------------------------ work
+
+    def _prefill_one(self) -> None:
+        job = next((j for j in self._jobs.values() if j.phase == "prefilling"), None)
+        if job is not None:
+            self._guard(job, partial(self._prefill_chunk, job))
+
+    def _prefill_chunk(self, job: Job) -> None:
+        stop = job.next_stop(self.service.limits.chunk_tokens)
+        if stop > job.position:
+            started = self._now_s()
+            self.engine.prefill(job.cache, job.chunk(stop))
+            self.reuse.rates.saw_prefill(stop - job.position, self._now_s() - started)
+            job.position = stop
+            self.reuse.prefilled(job)
+            job.progress()
+        if job.position == job.total - 1:
+            last = int.from_bytes(job.request.tokens[-4:], "little")
+            before = job.prompt_before_last()
+            job.row = self.engine.start_row(job.cache, last, before, job.request.params, job.request.max_tokens)
+            job.cache, job.phase = None, "decoding"
+
+    def _decode(self) -> None:
+        if not self.engine.rows():
+            return
+        by_row = {job.row: job for job in self._jobs.values() if job.phase == "decoding"}
+        for step in self.engine.decode_step():
+            job = by_row.get(step.row)
+            if job is None or job.phase != "decoding":
+                continue
+            if isinstance(step, RowFailed):
+                job.row = -1
+                self._fail(job, "engine_fault", f"decoding failed: {step.error}")
+            else:
+                self._guard(job, partial(self._token, job, step))
+
+    def _token(self, job: Job, step: StepToken) -> None:
+        stopped = job.take_token(step, self._now_s())
+        if stopped or step.finish:
+            self._finish(job, "stop" if stopped else str(step.finish))
+
+    def _finish(self, job: Job, reason: str) -> None:
+        """Answer first, then keep: the client does not wait for the copy."""
+        job.finish(reason, self._now_s())
+        self._forget(job)
+        cache, covered = self.engine.finish_row(job.row)
+        self.reuse.donate(job, cache, covered)
+
+    # ------------------------------------------------------------------ unhappy ends
+
+    def _guard(self, job: Job, work: Callable[[], None]) -> None:
+        """Run one step of one request; a fault ends that request, not the daemon. A broken invariant ends both."""
+        try:
+            work()
+        except AssertionError:
+            raise
+        except Exception as fault:
+            log.exception("request %s failed", job.id)
+            kind = "out_of_memory" if isinstance(fault, MemoryError) else "engine_fault"
+            self._fail(job, kind, f"{type(fault).__name__}: {fault}")
+
+    def _cancel(self, request_id: str) -> None:
+        job = self._jobs.get(request_id)
+        if job is not None:
+            self._fail(job, "cancelled", "the client left", outcome="cancelled")
+
+    def _fail(self, job: Job, kind: str, message: str, outcome: str = "failed") -> None:
+        if job.phase == "decoding" and job.row >= 0:
+            self.engine.drop_row(job.row)
+        job.fail(kind, message)
+        job.cache = None
+        self._forget(job)
+        self.reuse.end(job, outcome, message[:200])
+
+    def _forget(self, job: Job) -> None:
+        if self._jobs.pop(job.id, None) is not None:
+            self.service.ended()
+
+    def _abandon_all(self) -> None:
+        for job in list(self._jobs.values()):
+            self._fail(job, "shutting_down", "the daemon is stopping", outcome="cancelled")
+        self._refuse_inbox("shutting_down", "the daemon is stopping")
