@@ -59,7 +59,7 @@ def encode_state(state: State) -> bytes:
 def _pack(n: Node) -> list[Any]:
     return [
         n.id, n.parent, n.namespace, n.blob, n.row, n.start, n.label, n.last_used_us, n.snapshot, n.origin,
-        n.session_key, n.leases, n.pinned, n.memory, n.disk, n.keep_until_us, n.via, n.anchored,
+        n.session_key, n.leases, n.pinned, n.memory, n.disk, n.keep_until_us, n.via, n.uses, n.anchored,
     ]  # fmt: skip
 
 
@@ -76,8 +76,8 @@ def decode_state(payload: bytes) -> State:
     state.requests = {r.id: r for r in c.requests}
     state.counters, state.reject_reasons, state.last_reject = c.counters, c.reject_reasons, c.last_reject
     for packed in c.nodes:
-        node = Node(*packed[:17])
-        node.anchored = packed[17]
+        node = Node(*packed[:18])
+        node.anchored = packed[18]
         state.nodes[node.id] = node
     for entry in c.entries:
         state.entries[entry.id] = entry

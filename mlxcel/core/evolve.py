@@ -50,6 +50,7 @@ def _prefix_adopted(state: State, e: ev.PrefixAdopted) -> None:
     request = state.requests[e.request]
     request.node, request.adopted, request.kept = e.node, e.length, e.length
     request.source, request.restore, request.entry = e.source, list(e.restore), e.entry
+    state.nodes[e.node].uses += 1
     residency.lease(state, e.node)
     residency.touch(state, e.node)
     entry = state.entries.get(e.entry)

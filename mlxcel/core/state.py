@@ -40,6 +40,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
 
     `row`: first row of the run inside its blob. `memory`/`disk`: counted as resident there. `*_children` count resident
     nodes below. `children`: first block -> node; `snapshots`: tail tokens -> node. `anchored`: entries that end here.
+    `uses`: requests that adopted exactly up to here.
     """
 
     id: int
@@ -59,6 +60,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     disk: bool = False
     keep_until_us: int = 0
     via: int = 0
+    uses: int = 0
     memory_children: int = 0
     disk_children: int = 0
     children: dict[bytes, int] | None = None

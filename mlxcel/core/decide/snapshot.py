@@ -84,6 +84,8 @@ def _superseded(
 
 
 def _is_ancestor(old: Node, request: Request, origin: str, length: int) -> bool:
+    if old.uses > 1:
+        return False  # several requests started from here: a shared prefix, not a link of one chain
     own_lease = 1 if request.node == old.id else 0
     same_chain = old.session_key == request.session_key and old.origin == origin
     return same_chain and old.end < length and old.leases <= own_lease and not old.pinned

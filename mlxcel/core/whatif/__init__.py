@@ -1,0 +1,1 @@
+"""What another cache would have done with the same arrivals."""
