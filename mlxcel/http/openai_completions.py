@@ -72,8 +72,9 @@ async def _prepare(
 class CompletionAnswer:
     """Collects a whole completion."""
 
-    def __init__(self, head: dict[str, Any], tokenizer: Tokenizer) -> None:
+    def __init__(self, head: dict[str, Any], tokenizer: Tokenizer, with_token_ids: bool) -> None:
         self._head = head
+        self._token_ids: list[int] | None = [] if with_token_ids else None
         self._text: list[str] = []
         self._logprobs = CompletionLogprobs(tokenizer)
         self._rows: list[dict[str, Any]] = []
@@ -81,17 +82,21 @@ class CompletionAnswer:
     def delta(self, item: Delta) -> None:
         """Take text that became certain."""
         self._text.append(item.text)
+        if self._token_ids is not None:
+            self._token_ids += item.tokens
         if rows := self._logprobs.take(item):
             self._rows.append(rows)
 
     def answer(self, item: Finished) -> dict[str, Any]:
         """Return the body."""
-        choice = {
+        choice: dict[str, Any] = {
             "index": 0,
             "text": "".join(self._text),
             "logprobs": merged(self._rows),
             "finish_reason": item.finish_reason,
         }
+        if self._token_ids is not None:
+            choice["token_ids"] = self._token_ids
         return {**self._head, "choices": [choice], "usage": usage_of(item)}
 
 
@@ -142,4 +147,4 @@ async def completions(request: Request[Any, Any, Any]) -> ASGIResponse:
     if body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         return await answer_stream(context, request, generate, CompletionWriter(head, runtime.tokenizer, include_usage))
-    return await answer_whole(context, request, generate, CompletionAnswer(head, runtime.tokenizer))
+    return await answer_whole(context, request, generate, CompletionAnswer(head, runtime.tokenizer, bool(body.return_token_ids)))

@@ -106,6 +106,7 @@ class CompletionBody(SamplingFields, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
+    return_token_ids: bool | None = None  # vLLM's name: the answer's token ids beside its text, not streamed
 
 
 class ProbeBody(CacheFields, kw_only=True):

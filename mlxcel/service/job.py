@@ -30,7 +30,7 @@ class Job:
         self.cancel_restore: Callable[[], None] | None = None
         self.adoptions = 0
         self.stop_string = ""
-        self.silent = False
+        self.boundaries = request.boundaries
 
     @property
     def id(self) -> str:
@@ -48,7 +48,7 @@ class Job:
         The grid is absolute, so that equal prefixes are computed in equal pieces whatever was adopted.
         """
         grid = (self.position // chunk_tokens + 1) * chunk_tokens
-        planned = [b for b in self.request.boundaries if self.position < b < self.total]
+        planned = [b for b in self.boundaries if self.position < b < self.total]
         return min([grid, self.total - 1, *planned])
 
     def chunk(self, stop: int) -> bytes:
@@ -68,8 +68,7 @@ class Job:
         text, stopped = "", False
         if self.request.text is not None and step.finish != "stop":
             text, stopped = self.request.text.push(step.token)
-        if not self.silent and (text or logprobs or self.request.text is None):
-            self.emit(Delta(text, (step.token,), logprobs))
+        self.emit(Delta(text, (step.token,), logprobs))
         return stopped
 
     def finish(self, reason: str, now_s: float) -> None:

@@ -11,9 +11,11 @@ from mlxcel.core.checkpoint import fingerprint
 from mlxcel.core.invariants import broken_invariants
 from mlxcel.core.match import match_prefix
 from mlxcel.core.stats import block_stats, cache_stats
-from mlxcel.ports import Engine, SpillWriter
+from mlxcel.core.tokens import count
+from mlxcel.ports import CacheScope, Engine, SpillWriter
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.rates import Rates
+from mlxcel.service.reuse import namespace_key
 
 log = logging.getLogger("mlxcel.cache")
 
@@ -108,9 +110,10 @@ class Questions:
         flushed = self.spill.flush(timeout_s) if self.spill is not None else True
         return {"flushed": bool(durable and flushed)}
 
-    def probe(self, key: Any, tokens: bytes) -> dict[str, Any]:
+    def probe(self, scope: CacheScope, tokens: bytes) -> dict[str, Any]:
         """Say what a prompt would find now, touching nothing."""
         state = self.cache.state
+        key = namespace_key(self.engine.facts, scope, count(tokens), self.cache.state.policy.block_size)
         known = state.by_namespace.get(key.digest())
         if known is None:
             return {"matched_tokens": 0, "in_memory": True, "reason": "cold_store"}

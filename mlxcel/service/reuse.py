@@ -53,6 +53,8 @@ class Reuse:
             self._cold(job)
 
     def _begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
+        if self.engine.facts.reuse != "snapshot":
+            job.boundaries = ()  # any block can be adopted, so prefill needs no extra cuts
         reason = self._bypass(job)
         if reason:
             self.cache.run(
@@ -81,8 +83,9 @@ class Reuse:
         return "" if self.cache.state.policy.enabled else "disabled"
 
     def _adopt(self, job: Job) -> ev.PrefixAdopted | None:
-        job.namespace = self.cache.namespace(self.engine.facts, namespace_key(self.engine.facts, job, self.block_size))
         options, scope = job.request.options, job.request.scope
+        key = namespace_key(self.engine.facts, scope, job.total, self.block_size)
+        job.namespace = self.cache.namespace(self.engine.facts, key)
         prefill, restore = self.rates.measured()
         job.adoptions += 1
         events = self.cache.run(
@@ -192,7 +195,7 @@ class Reuse:
             if self.engine.facts.reuse == "prefix":
                 command = cmd.SealPrefix(at_us=self.cache.now_us(), request=job.id, length=job.position)
                 self.cache.run(command, cache=job.cache)
-            elif job.position in job.request.boundaries:
+            elif job.position in job.boundaries:
                 self._capture(job, "boundary")
         except CacheSuspended:
             return
@@ -254,11 +257,10 @@ class Reuse:
         self.cache.run(cmd.EndRequest(at_us=self.cache.now_us(), request=job.id, outcome=outcome, detail=detail))
 
 
-def namespace_key(facts: ModelFacts, job: Job, block_size: int) -> NamespaceKey:
+def namespace_key(facts: ModelFacts, scope: CacheScope, prompt_tokens: int, block_size: int) -> NamespaceKey:
     """Return the namespace of a request: which KV it may share. The RoPE regime follows from the whole prompt's length."""
-    scope: CacheScope = job.request.scope
     boundary = facts.rope_regime_boundary
-    regime = None if boundary is None else int(job.total > boundary)
+    regime = None if boundary is None else int(prompt_tokens > boundary)
     return NamespaceKey(
         model_fingerprint=facts.fingerprint,
         lora_id=scope.lora_id,

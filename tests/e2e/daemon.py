@@ -51,6 +51,8 @@ class Daemon:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        self.http.close()
+        self.openai.close()
 
     def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM and wait; returns the exit code."""

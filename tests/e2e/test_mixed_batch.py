@@ -32,7 +32,7 @@ def test_batch_mates_do_not_change_an_answer(kind: str, tiny: Tiny, tmp_path: Pa
     rng = random.Random(7)
     with Daemon(tiny(kind), tmp_path / "data", "--prefill-chunk-size", "64", "--max-batch-size", "6") as daemon:
         known = prompt(1, 300)
-        answer = daemon.complete(known, 10, logprobs=0)
+        answer = daemon.complete(known, 10, return_token_ids=True)
         longer = known + answer["choices"][0]["token_ids"]
         requests = [longer + prompt(n, rng.randrange(1, 40)) for n in range(4)]
         requests += [prompt(50 + n, rng.randrange(40, 400)) for n in range(4)]

@@ -48,8 +48,8 @@ def test_next_turn_adopts_across_stop_and_kill(kind: str, tiny: Tiny, tmp_path: 
     first = prompt(1, 640)
     data = tmp_path / "data"
     with Daemon(tiny(kind), data) as daemon:
-        answer = daemon.complete(first, 12, logprobs=0, seed=1)
-        said = [int(t) for t in answer["choices"][0]["token_ids"]]
+        answer = daemon.complete(first, 12, logprobs=0, return_token_ids=True)
+        said = answer["choices"][0]["token_ids"]
         second = first + said + prompt(2, 30)
         warm = daemon.complete(second, 8, logprobs=0)
         assert cached(warm) >= len(first) + len(said) - 16
