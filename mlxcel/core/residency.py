@@ -26,7 +26,8 @@ def insert(state: State, node: Node) -> None:
 
 def remove(state: State, node: Node) -> None:
     """Take a node out of the tree. Entries that end there end at its parent from now on."""
-    assert not node.memory and not node.disk and not node.children and not node.snapshots, "only bare leaves go"
+    bare = not (node.memory or node.disk or node.children or node.snapshots)
+    assert bare, "only bare leaves go"
     parent = state.nodes[node.parent]
     table = parent.snapshots if node.snapshot else parent.children
     assert table is not None

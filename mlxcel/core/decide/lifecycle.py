@@ -22,18 +22,11 @@ def decide_namespace(state: State, c: cmd.OpenNamespace) -> list[ev.Event]:
         before = same_name[-1].fingerprint_parts
         names = sorted(set(before) | set(c.fingerprint_parts))
         changed = [name for name in names if before.get(name) != c.fingerprint_parts.get(name)]
-    return [
-        ev.NamespaceOpened(
-            state.next_namespace,
-            state.next_node,
-            c.key,
-            c.model_id,
-            c.kv_bytes_per_token,
-            c.reuse,
-            c.fingerprint_parts,
-            changed,
-        )  # fmt: skip
-    ]
+    opened = ev.NamespaceOpened(
+        state.next_namespace, state.next_node, c.key, c.model_id, c.kv_bytes_per_token, c.reuse, c.fingerprint_parts,
+        changed,
+    )  # fmt: skip
+    return [opened]
 
 
 def decide_cold(state: State, c: cmd.ServeCold) -> list[ev.Event]:
