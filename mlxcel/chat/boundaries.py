@@ -21,16 +21,18 @@ class Boundaries(msgspec.Struct, frozen=True):
 
     `system`: end of system prompt and tools. `history`: end of the conversation before the new messages.
     `turn`: end of all messages, before the header that asks for the answer; the next turn's history agrees up to here
-    even where a template drops thinking or adds an empty thinking block to the header.
+    even where a template drops thinking or adds an empty thinking block to the header. `marked`: the ends of what the
+    client marked, in its order.
     """
 
     system: int = 0
     history: int = 0
     turn: int = 0
+    marked: tuple[int, ...] = ()
 
     def positions(self, prompt_tokens: int) -> tuple[int, ...]:
         """Return the distinct positions strictly inside the prompt, ascending."""
-        return tuple(sorted({at for at in (self.system, self.history, self.turn) if 0 < at < prompt_tokens}))
+        return tuple(sorted({at for at in (self.system, self.history, self.turn, *self.marked) if 0 < at < prompt_tokens}))
 
 
 def new_message_start(messages: Sequence[Message]) -> int:
@@ -49,6 +51,14 @@ def leading_system(messages: Sequence[Message]) -> int:
             break
         count += 1
     return count
+
+
+def _probed(mark: Sequence[Message], probe: str) -> list[Message]:
+    """Continue the last message of a mark with a probe: renders of two probes agree up to the mark and no further."""
+    *before, last = mark
+    if last.get("tool_calls"):
+        return [*mark, {"role": "tool", "tool_call_id": "0", "content": probe}]
+    return [*before, {**last, "content": f"{last.get('content') or ''}{probe}"}]
 
 
 def _common_text(a: str, b: str) -> int:
@@ -79,12 +89,23 @@ class BoundaryFinder:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
+        marks: Sequence[Sequence[Message]] = (),
     ) -> tuple[list[int], Boundaries]:
-        """Return the ids of the live prompt and its boundaries (0 where a render is refused)."""
+        """Return the ids of the live prompt and its boundaries (0 where a render is refused).
+
+        `marks`: beginnings of the conversation, the last message of each cut where the client marked it.
+        """
         renders = self._renders(messages, tools, kwargs)
+        for mark in marks:
+            renders += [self._render_or_nothing(_probed(mark, probe), tools, kwargs) for probe in _PROBES]
         ids, found = self._encode_with(live, renders)
         first_turn = new_message_start(messages) == leading_system(messages)  # then the system prefix is the history
-        return ids, Boundaries(system=min(found[0], found[1]), history=0 if first_turn else found[2], turn=found[3])
+        return ids, Boundaries(
+            system=min(found[0], found[1]),
+            history=0 if first_turn else found[2],
+            turn=found[3],
+            marked=tuple(min(found[at : at + 2]) for at in range(4, len(found), 2)),
+        )
 
     def _renders(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any]

@@ -23,12 +23,18 @@ Piece = Reasoning | Content | ToolCall
 
 
 class OutputParser:
-    """Splits one streaming answer. Text next to tool calls that is only white space is left out."""
+    """Splits one streaming answer. Text next to tool calls that is only white space is left out.
 
-    def __init__(self, marks: ReasoningMarks | None, inside_reasoning: bool, form: ToolFormat) -> None:
+    Without `parallel_calls` the answer ends with its first call: what the model writes after it is left out.
+    """
+
+    def __init__(
+        self, marks: ReasoningMarks | None, inside_reasoning: bool, form: ToolFormat, parallel_calls: bool = True
+    ) -> None:
         self._splitter = ReasoningSplitter(marks, inside_reasoning)
         self._tools = tool_parser(form)
         self._space = ""  # white space that is content only if something visible follows
+        self._parallel_calls = parallel_calls
         self.calls = 0
 
     def push(self, text: str) -> list[Piece]:
@@ -55,6 +61,8 @@ class OutputParser:
     def _content(self, found: list[Found]) -> list[Piece]:
         pieces: list[Piece] = []
         for item in found:
+            if self.calls and not self._parallel_calls:
+                break
             if isinstance(item, ToolCall):
                 self.calls += 1
                 self._space = ""

@@ -75,8 +75,11 @@ class ChatRuntime:
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        marks: Sequence[Sequence[Message]] = (),
     ) -> PreparedChat:
         """Render, encode and find boundaries. With tool_choice "none" tools are not offered.
+
+        `marks`: beginnings of the conversation whose ends become boundaries too.
 
         Raises TemplateMissing, TemplateRefused.
         """
@@ -85,7 +88,7 @@ class ChatRuntime:
         merged = self.merged_kwargs(template, kwargs)
         known = [_known_role(message, template) for message in messages]
         live = template.render(known, offered, add_generation_prompt=True, kwargs=merged)
-        ids, boundaries = BoundaryFinder(self.tokenizer, template).encode(live, known, offered, merged)
+        ids, boundaries = BoundaryFinder(self.tokenizer, template).encode(live, known, offered, merged, marks)
         return PreparedChat(
             text=live,
             tokens=pack_tokens(ids),
@@ -113,10 +116,10 @@ class ChatRuntime:
         keep = {number for number, (text, _) in self.tokenizer.added.items() if text in visible}
         return TextAssembler(self.tokenizer, stops, keep=keep, trim_first_space=True)
 
-    def output_parser(self, chat: PreparedChat) -> OutputParser:
+    def output_parser(self, chat: PreparedChat, parallel_calls: bool = True) -> OutputParser:
         """Return the parser of one answer."""
         source = self._plain.source if self._plain is not None else ""
-        return OutputParser(reasoning_marks(source), chat.inside_reasoning, chat.tool_format)
+        return OutputParser(reasoning_marks(source), chat.inside_reasoning, chat.tool_format, parallel_calls)
 
 
 def _known_role(message: Message, template: ChatTemplate) -> Message:

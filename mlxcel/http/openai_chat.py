@@ -109,7 +109,7 @@ async def chat_completions(request: Request[Any, Any, Any]) -> ASGIResponse:
         "system_fingerprint": f"fp_{facts.fingerprint[:12]}",
     }
     with_logprobs = generate.params.logprobs >= 0
-    parser = runtime.output_parser(chat)
+    parser = runtime.output_parser(chat, parallel_calls=body.parallel_tool_calls is not False)
     if body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         writer = ChatWriter(head, parser, runtime.tokenizer, with_logprobs, include_usage)

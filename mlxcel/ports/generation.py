@@ -61,10 +61,11 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far prefill has come."""
+    """How far prefill has come; `cached_tokens` of it came from the cache. One at least comes before the first Delta."""
 
     prefilled_tokens: int
     total_tokens: int
+    cached_tokens: int = 0
 
 
 class Finished(msgspec.Struct, frozen=True):

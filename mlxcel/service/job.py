@@ -57,7 +57,7 @@ class Job:
 
     def progress(self) -> None:
         """Tell the client how far prefill is."""
-        self.emit(Progress(self.position, self.total))
+        self.emit(Progress(self.position, self.total, self.adopted))
 
     def take_token(self, step: StepToken, now_s: float) -> bool:
         """Note a decoded token and pass its text on; True when a stop string ended the answer."""
@@ -68,6 +68,7 @@ class Job:
         text, stopped = "", False
         if self.request.text is not None and step.finish != "stop":
             text, stopped = self.request.text.push(step.token)
+            self.stop_string = getattr(self.request.text, "stop_string", "") if stopped else ""
         self.emit(Delta(text, (step.token,), logprobs))
         return stopped
 

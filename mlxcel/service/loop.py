@@ -153,7 +153,7 @@ class EngineLoop:
             self.reuse.rates.saw_prefill(stop - job.position, self._now_s() - started)
             job.position = stop
             self.reuse.prefilled(job)
-            job.progress()
+        job.progress()  # also where everything came from the cache: the client learns how much
         if job.position == job.total - 1:
             last = int.from_bytes(job.request.tokens[-4:], "little")
             before = job.prompt_before_last()
