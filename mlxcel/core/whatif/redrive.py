@@ -6,6 +6,7 @@ computes are sealed on the recorded grid, restores come back at once, writes to 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -64,9 +65,10 @@ class Redrive:
         self.recorded = Tally()
         self.decided = Tally()
         self.skipped: Counter[str] = Counter()
-        self._stored = [0, 0]
+        self._queue: list[int] = []
+        self._nbytes: dict[int, int] = {}
+        self._raw_bytes = self._stored_bytes = 0
         self._swept_us = 0
-        self._adopted_then: dict[str, int] = {}
         self._namespaces: dict[int, int] = {n: n for n in state.namespaces}
         if state.namespaces:
             self._run(cmd.AdoptPolicy(at_us=state.now_us, policy=change(state.policy)))
@@ -75,12 +77,18 @@ class Redrive:
         events = decide(self.state, command)
         apply(self.state, command.at_us, events)
         _count_evictions(self.decided, events)
+        self._queue += [
+            e.blob
+            for e in events
+            if isinstance(e, ev.SpillQueued) or (isinstance(e, ev.PieceSealed | ev.SnapshotTaken) and e.spill)
+        ]
         return events
 
     def feed(self, record: Record) -> Served | None:
         """Take over one recorded decision (tokens in full); returns what became of a request that arrives with it."""
         command = record.command
         _count_evictions(self.recorded, record.events)
+        self._learn_sizes(record.events)
         self._sweep_until(command.at_us)
         known = _FEEDERS.get(type(command))
         if known is None:
@@ -115,7 +123,6 @@ class Redrive:
         self.served.append(served)
         _count_served(self.recorded, served.prompt_tokens, then)
         _count_served(self.decided, served.prompt_tokens, now)
-        self._adopted_then[command.request] = then
         self._seal_between(command, now, then)
         return served
 
@@ -139,15 +146,9 @@ class Redrive:
         self._write_queued(command.at_us)
 
     def _spills(self, command: cmd.RecordSpills, record: Record) -> None:
-        for event in record.events:
-            if isinstance(event, ev.PieceSpilled):
-                self._stored[0] += event.stored_bytes
         self._write_queued(command.at_us)
 
-    def _sweep(self, command: cmd.SweepExpired, record: Record) -> None:
-        self._run(command)
-
-    def _as_it_was(self, command: cmd.ServeCold | cmd.ResetCache, record: Record) -> None:
+    def _as_it_was(self, command: cmd.ServeCold | cmd.ResetCache | cmd.SweepExpired, record: Record) -> None:
         self._run(command)
 
     def _recover(self, command: cmd.Recover, record: Record) -> None:
@@ -169,21 +170,26 @@ class Redrive:
             while any(isinstance(e, ev.SweepDone) and e.more for e in self._run(_sweep_at(self._swept_us))):
                 pass
 
-    def _write_queued(self, at_us: int) -> None:
-        queued = [b for b in self.state.blobs.values() if b.disk_state == QUEUED] if self._may_queue() else []
-        if queued:
-            results = [cmd.SpillResult(b.id, b.nbytes) for b in queued]
-            self._run(cmd.RecordSpills(at_us=at_us, results=results))
+    def _learn_sizes(self, events: Iterable[ev.Event]) -> None:
+        for event in events:
+            if isinstance(event, ev.PieceSealed | ev.SnapshotTaken):
+                self._nbytes[event.blob] = event.nbytes
+            elif isinstance(event, ev.PieceSpilled) and event.blob in self._nbytes:
+                self._raw_bytes += self._nbytes.pop(event.blob)
+                self._stored_bytes += event.stored_bytes
 
-    def _may_queue(self) -> bool:
-        return self.state.policy.write_policy != "off"
+    def _write_queued(self, at_us: int) -> None:
+        """All queued writes succeed, each as small as writes were on the average in the recorded world."""
+        waiting, self._queue = self._queue, []
+        blobs = [self.state.blobs[b] for b in dict.fromkeys(waiting) if b in self.state.blobs]
+        ratio = self._stored_bytes / self._raw_bytes if self._raw_bytes else 1.0
+        results = [cmd.SpillResult(b.id, int(b.nbytes * ratio)) for b in blobs if b.disk_state == QUEUED]
+        if results:
+            self._run(cmd.RecordSpills(at_us=at_us, results=results))
 
 
 def _sweep_at(at_us: int) -> cmd.SweepExpired:
     return cmd.SweepExpired(at_us=at_us)
-
-
-_FEEDERS: dict[type, Callable[[Redrive, "cmd.AnyCommand", Record], Served | None]] = {}
 
 
 def _count_evictions(tally: Tally, events: Iterable[ev.Event]) -> None:
@@ -200,6 +206,23 @@ def _count_served(tally: Tally, prompt_tokens: int, reused: int) -> None:
     tally.hits += reused > 0
     tally.prompt_tokens += prompt_tokens
     tally.tokens_saved += reused
+
+
+_FEEDERS: dict[type, Callable[[Redrive, Any, Record], Served | None]] = {
+    cmd.AdoptPolicy: Redrive._policy,
+    cmd.OpenNamespace: Redrive._namespace,
+    cmd.AdoptPrefix: Redrive._arrive,
+    cmd.SealPrefix: Redrive._during,
+    cmd.CaptureSnapshot: Redrive._during,
+    cmd.DonatePrefix: Redrive._end,
+    cmd.EndRequest: Redrive._end,
+    cmd.RecordSpills: Redrive._spills,
+    cmd.RecordRestore: Redrive._restored,
+    cmd.SweepExpired: Redrive._as_it_was,
+    cmd.ServeCold: Redrive._as_it_was,
+    cmd.ResetCache: Redrive._as_it_was,
+    cmd.Recover: Redrive._recover,
+}
 
 
 def redrive(
