@@ -78,6 +78,7 @@ class CaptureSnapshot(Command, frozen=True, kw_only=True, tag="capture_snapshot.
     length: int
     nbytes: int
     origin: str
+    awaited: list[int] = []  # snapshots that waiting requests would adopt
 
 
 class DonatePrefix(Command, frozen=True, kw_only=True, tag="donate_prefix.1"):
@@ -91,6 +92,7 @@ class DonatePrefix(Command, frozen=True, kw_only=True, tag="donate_prefix.1"):
     length: int
     state_nbytes: int = 0
     completion_tokens: int = 0
+    awaited: list[int] = []  # snapshots that waiting requests would adopt
 
 
 class EndRequest(Command, frozen=True, kw_only=True, tag="end_request.1"):

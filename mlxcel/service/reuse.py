@@ -6,6 +6,7 @@ from typing import Any
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core.decide.adopt import awaited_snapshots
 from mlxcel.core.keys import EMPTY_MEDIA, NamespaceKey
 from mlxcel.core.state import Node
 from mlxcel.core.tokens import TOKEN_BYTES
@@ -38,6 +39,7 @@ class Reuse:
         self.rates = rates
         self.block_size = block_size
         self._now_s = now_s
+        self.waiting: Callable[[], list[Job]] = list  # set by the loop: requests that are yet to be looked up
 
     # ------------------------------------------------------------------ arriving
 
@@ -55,6 +57,8 @@ class Reuse:
     def _begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
         if self.engine.facts.reuse != "snapshot":
             job.boundaries = ()  # any block can be adopted, so prefill needs no extra cuts
+        elif not job.boundaries:
+            job.boundaries = (job.total - 1,)  # a raw prompt sent again starts right before its last token
         reason = self._bypass(job)
         if reason:
             self.cache.run(
@@ -203,9 +207,26 @@ class Reuse:
     def _capture(self, job: Job, origin: str) -> None:
         piece, nbytes = self._state_piece(job.cache, job.position)
         command = cmd.CaptureSnapshot(
-            at_us=self.cache.now_us(), request=job.id, length=job.position, nbytes=nbytes, origin=origin
+            at_us=self.cache.now_us(),
+            request=job.id,
+            length=job.position,
+            nbytes=nbytes,
+            origin=origin,
+            awaited=self._awaited(),
         )
         self.cache.run(command, cache=job.cache, state_piece=piece)
+
+    def _awaited(self) -> list[int]:
+        """Name the snapshots that waiting requests would adopt, so that none is superseded under their eyes."""
+        if self.engine.facts.reuse != "snapshot":
+            return []
+        known = self.cache.state.by_namespace
+        prompts = []
+        for job in self.waiting():
+            key = namespace_key(self.engine.facts, job.request.scope, job.total, self.block_size)
+            if key.digest() in known:
+                prompts.append((known[key.digest()], job.request.tokens))
+        return awaited_snapshots(self.cache.state, prompts)
 
     def _state_piece(self, cache: Any, length: int) -> tuple[Any, int]:
         growing = self.engine.facts.kv_bytes_per_token > 0
@@ -235,6 +256,7 @@ class Reuse:
                 length=length,
                 state_nbytes=nbytes,
                 completion_tokens=len(job.generated),
+                awaited=self._awaited(),
             )
             self.cache.run(command, cache=cache, state_piece=piece)
             job.tracked = False

@@ -116,6 +116,18 @@ def _best_snapshot(state: State, namespace: Namespace, found: Match, tokens: byt
     return Candidate([], 0, known, reason if known else MissReason.NO_COMMON_PREFIX)
 
 
+def awaited_snapshots(state: State, waiting: list[tuple[int, bytes]]) -> list[int]:
+    """Return the snapshots that waiting (namespace, prompt) requests would adopt: a donation must not supersede them."""
+    found: set[int] = set()
+    for namespace_id, tokens in waiting:
+        namespace = state.namespaces[namespace_id]
+        match = match_prefix(state, namespace, tokens)
+        best = _best_snapshot(state, namespace, match, tokens, count(tokens) - 1)
+        if best.nodes:
+            found.add(best.nodes[-1].id)
+    return sorted(found)
+
+
 def _only_if_sooner(state: State, namespace: Namespace, best: Candidate, c: cmd.AdoptPrefix) -> Candidate:
     """Give up what would take longer to read from disk than to compute, by the rates the service measured."""
     if c.prefill_tokens_per_s <= 0 or c.restore_bytes_per_s <= 0:

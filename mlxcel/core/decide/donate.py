@@ -42,7 +42,7 @@ def _donation(state: State, request: Request, tokens: bytes, c: cmd.DonatePrefix
     if c.length < policy.min_prefix_tokens:
         return [_refused(request, RefusalReason.PREFIX_TOO_SHORT, c.length)]
     if namespace.reuse == "snapshot":
-        node, events = keep_snapshot(state, request, tokens, c.length, c.state_nbytes, "completion")
+        node, events = keep_snapshot(state, request, tokens, c.length, c.state_nbytes, "completion", c.awaited)
         if not node:
             return events
         length = c.length

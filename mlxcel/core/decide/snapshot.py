@@ -17,11 +17,11 @@ def decide_capture(state: State, c: cmd.CaptureSnapshot) -> list[ev.Event]:
         return []
     if c.length < state.policy.min_prefix_tokens:
         return [ev.ReuseRefused(c.request, "donate", RefusalReason.PREFIX_TOO_SHORT, c.length)]
-    return keep_snapshot(state, request, request.tokens, c.length, c.nbytes, c.origin)[1]
+    return keep_snapshot(state, request, request.tokens, c.length, c.nbytes, c.origin, c.awaited)[1]
 
 
 def keep_snapshot(
-    state: State, request: Request, tokens: bytes, length: int, nbytes: int, origin: str
+    state: State, request: Request, tokens: bytes, length: int, nbytes: int, origin: str, awaited: list[int]
 ) -> tuple[int, list[ev.Event]]:
     """Return (snapshot node, events); node 0 when it is refused.
 
@@ -49,7 +49,7 @@ def keep_snapshot(
         policy.write_policy == "behind",
     )  # fmt: skip
     sealed = ev.PrefixSealed(request.id, node, length)
-    gone = _superseded(state, request, tokens, length, node, origin, evicted)
+    gone = _superseded(state, request, tokens, length, node, origin, evicted | set(awaited))
     return node, [*grown.events, taken, sealed, *gone]
 
 
@@ -63,7 +63,7 @@ def _known_snapshot(state: State, namespace: Namespace, tokens: bytes, aligned: 
 
 
 def _superseded(
-    state: State, request: Request, tokens: bytes, length: int, by: int, origin: str, evicted: set[int]
+    state: State, request: Request, tokens: bytes, length: int, by: int, origin: str, spared: set[int]
 ) -> list[ev.Event]:
     """An older snapshot of the same session and origin that lies on this one's path has done its work.
 
@@ -75,7 +75,7 @@ def _superseded(
     for node in path:
         for tail, snapshot_id in sorted((node.snapshots or {}).items()):
             old = state.nodes[snapshot_id]
-            if snapshot_id in evicted or not _is_ancestor(old, request, origin, length):
+            if snapshot_id in spared or not _is_ancestor(old, request, origin, length):
                 continue
             if cut(tokens, node.end, old.end) == tail:
                 found += [ev.EntryEvicted(entry, "replaced", "all") for entry in old.anchored]
