@@ -67,6 +67,8 @@ class SpillThread:
         self._abandon = False
         self._pace = Pace(self._options.paced_bytes_s, self._options.paced_group_bytes, time.monotonic())
         self._counts = dict.fromkeys(_COUNTS, 0)
+        self._fault = ""  # the fault of the last group, "" when it was written
+        self._failed_groups = 0
         self._pool = ThreadPoolExecutor(self._options.encode_threads, "spill-encode", initializer=yield_to_foreground)
         self._thread = threading.Thread(target=self._run, name="spill", daemon=True)
         self._thread.start()
@@ -191,9 +193,10 @@ class SpillThread:
         try:
             stored = self._tier.write_encoded(encoded, [delete.key for delete in deletes])
         except TierUnavailable as error:
-            _log.warning("disk tier: %s", error)
+            self._note_fault(str(error))
             self._delete_alone(deletes, had_puts=bool(encoded))
             return outcomes + [SpillOutcome(key, error=str(error)) for key, _ in encoded]
+        self._note_success()
         with self._changed:
             self._counts["deleted"] += len(deletes)
         return outcomes + [SpillOutcome(key, stored_bytes=nbytes) for key, nbytes in stored.items()]
@@ -240,8 +243,20 @@ class SpillThread:
                 self._tier.write_encoded([], [delete.key for delete in deletes])
                 return
             except TierUnavailable as error:
-                _log.warning("disk tier: %s", error)
+                self._note_fault(str(error))
         self._put_back(deletes)
+
+    def _note_fault(self, fault: str) -> None:
+        """One line when writing begins to fail, not one a group; the counts say how much it was."""
+        self._failed_groups += 1
+        if not self._fault:
+            _log.warning("disk tier: writing fails, the cache goes on in memory: %s", fault)
+        self._fault = fault
+
+    def _note_success(self) -> None:
+        if self._fault:
+            _log.warning("disk tier: writing works again after %d failed groups", self._failed_groups)
+        self._fault, self._failed_groups = "", 0
 
     def _put_back(self, deletes: list[Delete]) -> None:
         later = time.monotonic() + _RETRY_S

@@ -31,6 +31,7 @@ class Questions:
         self.spill = spill
         self.rates = rates
         self.apc_hash = apc_hash
+        self.disk_gauges: Callable[[], dict[str, Any]] = dict  # what the disk side counts outside the log
         self._answers: dict[str, Callable[..., Any]] = {
             "stats": self.stats,
             "state": self.state,
@@ -64,6 +65,7 @@ class Questions:
         figures["spill_queue_bytes"] = self.spill.queued_bytes() if self.spill is not None else 0
         figures["live_kv_bytes"] = self.engine.live_bytes()
         figures["suspended"] = self.cache.suspended
+        figures.update(self.disk_gauges())
         figures["prefill_tokens_per_s"] = round(self.rates.prefill_tokens_per_s, 1)
         figures["restore_bytes_per_s"] = round(self.rates.restore_bytes_per_s)
         if blocks:

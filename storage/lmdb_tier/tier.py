@@ -1,6 +1,7 @@
 """The disk tier: a map from a 32-byte key to a piece, in LMDB."""
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,9 @@ from storage.lmdb_tier.environment import (
 )
 from storage.lmdb_tier.gate import Gate
 from storage.lmdb_tier.layout import KEY_BYTES, unpack_entry
-from storage.lmdb_tier.transaction import apply_group, copy_chunks, index_items
+from storage.lmdb_tier.transaction import apply_group, copy_chunks, index_items, pages_written
+
+_log = logging.getLogger(__name__)
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -48,6 +51,9 @@ class LmdbTier:
 
     A piece is visible once its transaction is committed, with all its chunks. Read transactions live for the copy of
     the bytes only: an open one keeps every page freed since from being used again.
+
+    When the data file is removed, replaced or cut under the process, the next use opens what is there, or begins anew:
+    what was stored is then missing, not unavailable, so that its owner can let go of it and store again.
     """
 
     set_aside: SetAside | None = None
@@ -61,6 +67,7 @@ class LmdbTier:
         self._writing = threading.Lock()
         self._closed = False
         self._written_bytes = 0
+        self.losses = 0  # times that the file was lost under this process
         self._use(env)
         with translated(directory):
             self._live_bytes = sum(self._sizes().values())
@@ -72,6 +79,7 @@ class LmdbTier:
             self._data = env.open_db(b"data", create=False)
             self._inode = self._data_path.stat().st_ino
             self._claimed = claimed_bytes(env)
+            self._page_bytes = int(env.stat()["psize"])
 
     @classmethod
     def open(cls, directory: Path, options: TierOptions | None = None, *, read_only: bool = False) -> "LmdbTier":
@@ -169,7 +177,7 @@ class LmdbTier:
                         self._reopen()
                     raise
             self._live_bytes += delta
-            self._written_bytes += need
+            self._written_bytes += self._page_bytes * pages_written([len(piece.data) for _, piece in puts], len(deletes))
             # Pages that were allocated and given back within a transaction may lie beyond the end of the file.
             self._claimed = min(claimed_bytes(self._env), self._data_path.stat().st_size)
         return {key: len(piece.data) for key, piece in puts}
@@ -190,7 +198,7 @@ class LmdbTier:
             self._env.close()
 
     def stats(self) -> dict[str, int]:
-        """Return bytes: `file`, `live` (stored pieces), `map`, `written` (pieces committed by this process)."""
+        """Return bytes: `file`, `live` (stored pieces), `map`, `written` (pages that this process' commits wrote)."""
         self._check_usable()
         with translated(self.directory):
             size = self._data_path.stat().st_size
@@ -253,19 +261,42 @@ class LmdbTier:
             self._use(open_environment(self.directory, self._options, read_only=False))
 
     def _check_usable(self) -> None:
-        """Raise unless this process opened the tier and the file is still the one that was opened, in full length."""
+        """Raise unless this process opened the tier. A file that is not the one that was opened is opened anew."""
         if os.getpid() != self._pid:
             raise WrongProcess(f"{self.directory}: opened by process {self._pid}, used by {os.getpid()}")
         if self._closed:
             raise StoreUnavailable(f"{self.directory}: closed")
+        if self._file_fault():
+            self._begin_again()
+
+    def _file_fault(self) -> str:
         try:
             status = self._data_path.stat()
         except OSError as error:
-            raise StoreUnavailable(f"{self._data_path}: {error.strerror}; was it removed?") from error
+            return f"{self._data_path}: {error.strerror}; was it removed?"
         if status.st_ino != self._inode:
-            raise StoreUnavailable(f"{self._data_path}: replaced under this process")
+            return f"{self._data_path}: replaced under this process"
         if status.st_size < self._claimed:
-            raise StoreUnavailable(f"{self._data_path}: cut to {status.st_size} of {self._claimed} bytes")
+            return f"{self._data_path}: cut to {status.st_size} of {self._claimed} bytes"
+        return ""
+
+    def _begin_again(self) -> None:
+        """Let go of a file that is lost and open what is there now. Raises StoreUnavailable, also when read-only."""
+        with self._writing:
+            fault = self._file_fault()
+            if not fault:
+                return  # another thread was first
+            if self._read_only:
+                raise StoreUnavailable(fault)
+            self.losses += 1
+            _log.error("disk tier: %s; what it held is lost, a new one is begun", fault)
+            with self._gate.exclusive(), translated(self.directory):
+                self._env.close()
+                if "cut to" in fault:
+                    set_aside(self.directory)
+                fresh = LmdbTier.open(self.directory, self._options)
+                self._use(fresh._env)
+                self._live_bytes = fresh._live_bytes
 
     def _check_reserve(self, need: int) -> None:
         """Raise StoreFull when the file would have to grow into the reserve. Free pages inside it are used first."""

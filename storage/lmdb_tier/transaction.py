@@ -30,6 +30,14 @@ def apply_group(
     return delta
 
 
+def pages_written(sizes: Sequence[int], deletes: int) -> int:
+    """Return how many pages a commit wrote, at most: values in whole pages with a 16-byte header each, two B-tree leaves
+    a piece (LMDB copies a leaf before changing it), and the trees' inner pages, the free list and the meta page once.
+    """
+    values = sum(-(-(min(CHUNK_BYTES, size - start) + 16) // 4096) for size in sizes for start in range(0, size, CHUNK_BYTES))
+    return values + 2 * (len(sizes) + deletes) + 8
+
+
 def index_items(txn: Any, index: Any) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, entry) of the index in key order, as copies."""
     for key, value in txn.cursor(index):

@@ -14,7 +14,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from mlxcel.ports import PieceCorrupt
+from mlxcel.ports import PieceCorrupt, PieceMissing
 from storage.codec.piece import Encoded
 from storage.errors import (
     SchemaNewerThanCode,
@@ -240,26 +240,37 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     assert (tmp_path / "kv" / DATA_FILE).read_bytes() == before
 
 
-def test_a_file_removed_replaced_or_cut_under_the_process_is_unavailable(tmp_path: Path) -> None:
-    """Reads and writes on a data file that vanished, was replaced, or was cut raise StoreUnavailable."""
+@pytest.mark.parametrize("harm", ["removed", "replaced", "cut", "directory removed"])
+def test_a_file_lost_under_the_process_is_begun_anew(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A data file removed, replaced or cut costs what it held, is named in one line, and storing goes on."""
     tier = filled(tmp_path / "kv", 2)
     data = tmp_path / "kv" / DATA_FILE
-    hidden = tmp_path / "hidden"
-    os.rename(data, hidden)
+    if harm == "removed":
+        data.unlink()
+    elif harm == "replaced":
+        filled(tmp_path / "other", 1).close()
+        os.replace(tmp_path / "other" / DATA_FILE, data)
+    elif harm == "cut":
+        os.truncate(data, 8192)
+    else:
+        shutil.rmtree(tmp_path / "kv")
+    with pytest.raises(PieceMissing):
+        tier.read(key_of(1))
+    tier.write_group([(key_of(5), some_parts(5))], [])
+    assert plain(tier.read(key_of(5))) == plain(some_parts(5))
+    assert set(tier.inventory()) == ({key_of(0), key_of(5)} if harm == "replaced" else {key_of(5)})
+    assert tier.losses == 1
+    assert len([line for line in caplog.messages if "is lost" in line]) == 1
+    tier.close()
+
+
+def test_a_reading_tool_says_that_the_file_is_gone(tmp_path: Path) -> None:
+    """A tier opened for reading begins nothing anew: it is unavailable."""
+    filled(tmp_path / "kv", 2).close()
+    tier = LmdbTier.open(tmp_path / "kv", OPTIONS, read_only=True)
+    os.rename(tmp_path / "kv" / DATA_FILE, tmp_path / "hidden")
     with pytest.raises(StoreUnavailable, match="removed"):
-        tier.write_group([(key_of(5), some_parts(5))], [])
-    data.write_bytes(b"")
-    with pytest.raises(StoreUnavailable, match="replaced"):
         tier.read(key_of(0))
-    data.unlink()
-    os.rename(hidden, data)
-    whole = data.read_bytes()
-    os.truncate(data, 8192)
-    with pytest.raises(StoreUnavailable, match="cut"):
-        tier.read(key_of(0))
-    with open(data, "r+b") as file:
-        file.write(whole)
-    assert plain(tier.read(key_of(0))) == plain(some_parts(0, 40_000))
     tier.close()
 
 
