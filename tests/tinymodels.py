@@ -189,7 +189,7 @@ def write_tiny_model(
     module = importlib.import_module(f"mlx_lm.models.{kind}")
     mx.random.seed(seed)  # some modules draw their own vectors (decay rates, time steps)
     model = module.Model(module.ModelArgs.from_dict(config))
-    weights = dict(tree_flatten(_random_weights(model.parameters(), seed, getattr(mx, dtype))))
+    weights = dict(tree_flatten(random_weights(model.parameters(), seed, getattr(mx, dtype))))
     mx.eval(weights)
     mx.save_safetensors(str(out_dir / "model.safetensors"), weights, metadata={"format": "mlx"})
     _write_json(out_dir / "config.json", config)
@@ -237,12 +237,17 @@ def tokenizer_json() -> str:
     return tokenizer.to_str()
 
 
-def _random_weights(parameters: Any, seed: int, dtype: mx.Dtype) -> Any:
-    """Draw matrices at a scale where attention matters and answers vary; vectors (norms, biases) stay as made."""
+def random_weights(parameters: Any, seed: int, dtype: mx.Dtype) -> Any:
+    """Draw matrices at a scale where attention matters and answers vary; vectors (norms, biases) stay as made.
+
+    Packed weights (uint32) are drawn bit by bit."""
     key = mx.random.key(seed)
 
     def draw(name: str, value: mx.array) -> mx.array:
         nonlocal key
+        if value.dtype == mx.uint32:
+            key, now = mx.random.split(key)
+            return mx.random.randint(0, 1 << 31, value.shape, dtype=mx.uint32, key=now)
         if value.ndim < 2 or not mx.issubdtype(value.dtype, mx.floating):
             return value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
         key, now = mx.random.split(key)

@@ -42,6 +42,25 @@ def load_engine(
         model.set_dtype(getattr(mx, dtype))
         mx.eval(model.parameters())
     memory.wire_limit()
+    return build_engine(
+        path, model, config, ctx_size=ctx_size, kv_mode=kv_mode, digest_cache=digest_cache, progress=progress
+    )
+
+
+def build_engine(
+    path: Path,
+    model: Any,
+    config: dict[str, Any],
+    *,
+    ctx_size: int = 0,
+    kv_mode: str = "fp",
+    digest_cache: Path | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> MlxEngine:
+    """Make an engine of a model that is in memory; `path` is the directory that its weights and config come from.
+
+    Arguments as in `load_engine`. Raises ModelLoadError when the model does not run.
+    """
     new_layers = _cache_maker(path, model, kv_mode)
     progress("probing caches")
     layout = _probe(path, model, new_layers)
