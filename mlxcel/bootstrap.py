@@ -1,9 +1,9 @@
 """The composition root: builds every part from the settings, in order, and takes them down again."""
 
-import json
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ from mlxcel import ports
 from mlxcel.clock import WallClock, steady_s
 from mlxcel.config.settings import Settings
 from mlxcel.core import commands as cmd
-from mlxcel.core.policy import SECOND_US, Policy
-from mlxcel.families import apc_suits
-from mlxcel.service import capacity
+from mlxcel.limits import disk_capacity, make_policy, read_config, software_versions
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.generation import GenerationService, Limits
 from mlxcel.service.loop import EngineLoop
@@ -28,8 +26,8 @@ from mlxcel.service.tiers import Tiers
 log = logging.getLogger("mlxcel")
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 2, 3
-DISK_SHARE, DISK_MOST_BYTES = 5, 64 << 30
 FLUSH_S = 30.0
+RESERVE_SHARE = 20  # at most a twentieth of a volume stays unused
 
 
 class StartFailed(Exception):
@@ -57,7 +55,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     tiers = Tiers(engine, spill)
     cache = CacheService(state, opened.writer, tiers, clock.now_us)
     rates = Rates()
-    policy = make_policy(settings, engine.facts, _config(engine.facts.path), engine.memory(), settings.data_dir)
+    policy = make_policy(settings, engine.facts, read_config(engine.facts.path), engine.memory())
     try:
         if opened.writer.wants_checkpoint():
             cache.checkpoint()  # a log's first record is a checkpoint, so that each segment replays alone
@@ -65,28 +63,38 @@ def build(settings: Settings, service: GenerationService) -> Parts:
         cut = opened.cut.cut_bytes if opened.cut else 0
         orphans = settle(cache, tier.inventory() if tier else {}, cut, detail)
         if orphans and spill is not None:
+            log.info("disk tier: %d pieces that nothing refers to are deleted", len(orphans))
             spill.delete(0, orphans)
+        cache.run(
+            cmd.RecordSpills(at_us=clock.now_us(), results=[])
+        )  # a capacity that was lowered holds from the start
+        if tier is not None:
+            _shrink(tier, spill, policy.disk_capacity_bytes)
     except CacheSuspended as why:
         log.error("the cache starts suspended: %s", why)
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
+    questions.disk_gauges = _gauges(settings, tier, spill)
     loop = EngineLoop(service, engine, reuse, questions)
     return Parts(loop, cache, opened.writer, spill, restorer, tier)
 
 
-def close(parts: Parts) -> None:
-    """Write what is queued, leave a checkpoint for a quick start, close files. Each step is tried whatever came before."""
+def close(parts: Parts, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Write what is queued, leave a checkpoint for a quick start, close files. Each step is tried whatever came before.
+
+    Writing takes at most `FLUSH_S` and ends as soon as `hurry` says so (a second signal); what is left is not written.
+    """
     if parts.restorer is not None:
         parts.restorer.close()
     if parts.spill is not None:
-        parts.spill.flush(FLUSH_S)
+        waiting = parts.spill.queued_bytes()
+        if not parts.spill.close(FLUSH_S, hurry):
+            log.warning("disk tier: not all of %d bytes that waited were written", waiting)
     for step in (parts.cache.checkpoint, parts.writer.close):
         try:
             step()
         except (CacheSuspended, ports.LogUnavailable) as fault:
             log.error("closing: %s", fault)
-    if parts.spill is not None:
-        parts.spill.close(5.0)
     if parts.tier is not None:
         parts.tier.close()
 
@@ -159,8 +167,12 @@ def _open_tier(settings: Settings) -> Any:
     from storage.lmdb_tier.tier import LmdbTier
 
     capacity_bytes = disk_capacity(settings)
+    volume_bytes = shutil.disk_usage(settings.data_dir).total
+    options = TierOptions(
+        max_map_bytes=max(4 << 30, 3 * capacity_bytes // 2), reserve_bytes=min(1 << 30, volume_bytes // RESERVE_SHARE)
+    )
     try:
-        tier = LmdbTier.open(settings.data_dir / "kv", TierOptions(max_map_bytes=max(4 << 30, 3 * capacity_bytes // 2)))
+        tier = LmdbTier.open(settings.data_dir / "kv", options)
     except NewerThanCode as fault:
         raise StartFailed(f"{fault}. Use the newer mlxcel, or another --data-dir.") from fault
     except StorageError as fault:
@@ -171,6 +183,19 @@ def _open_tier(settings: Settings) -> Any:
     return tier
 
 
+def _shrink(tier: Any, spill: Any, capacity_bytes: int) -> None:
+    from storage.shrink import shrink_in_background
+
+    shrink_in_background(tier, spill, capacity_bytes)
+
+
+def _gauges(settings: Settings, tier: Any, spill: Any) -> Callable[[], dict[str, Any]]:
+    from storage.gauges import disk_gauges
+
+    fault = "the disk tier could not be opened" if tier is None and settings.disk_active else ""
+    return lambda: disk_gauges(tier, spill, fault)
+
+
 def _disk_threads(tier: Any, writer: Any, service: GenerationService) -> tuple[Any, Any]:
     if tier is None:
         return None, None
@@ -178,81 +203,6 @@ def _disk_threads(tier: Any, writer: Any, service: GenerationService) -> tuple[A
     from storage.spill import SpillThread
 
     return SpillThread(tier, writer, lambda outcomes: service.post("spilled", outcomes)), RestorePool(tier)
-
-
-def _config(path: str) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((Path(path) / "config.json").read_text())
-    return config
-
-
-def disk_capacity(settings: Settings) -> int:
-    """Return the disk tier's capacity in bytes: as set, else the smaller of 64 GiB and a fifth of what is free or ours."""
-    if settings.disk_capacity_bytes is not None:
-        return settings.disk_capacity_bytes
-    held = settings.data_dir / "kv" / "data.mdb"
-    ours = held.stat().st_size if held.exists() else 0
-    return min(DISK_MOST_BYTES, (shutil.disk_usage(settings.data_dir).free + ours) // DISK_SHARE)
-
-
-def make_policy(
-    settings: Settings, facts: ports.ModelFacts, config: dict[str, Any], memory: dict[str, int], data_dir: Path
-) -> Policy:
-    """Turn settings, model and machine into the core's policy; explicit capacities are never changed."""
-    apc = settings.apc_enabled and apc_suits(config)
-    tokens = capacity.representative_tokens(settings.ctx_size)
-    kv_bytes = facts.kv_bytes_per_token * tokens
-    available = settings.memory_limit_bytes or memory["recommended_bytes"]
-    left = capacity.left_bytes(available, facts.weights_bytes, kv_bytes, settings.headroom_factor)
-    kv = settings.prompt_cache_capacity_bytes
-    snapshots = settings.snapshot_capacity_bytes
-    if kv is None:
-        kv = _recommended("KV store", kv_bytes, left, capacity.KV_DEFAULT_BYTES, settings.ctx_size)
-    if snapshots is None:
-        entry = kv_bytes if facts.reuse == "snapshot" else 0
-        snapshots = _recommended("snapshot", entry, left, capacity.SNAPSHOT_DEFAULT_BYTES, settings.ctx_size)
-    return Policy(
-        enabled=settings.cache_active,
-        capacity_bytes=kv,
-        max_entries=settings.prompt_cache_max_entries,
-        ttl_us=int(settings.prompt_cache_ttl_s * SECOND_US),
-        min_prefix_tokens=settings.prompt_cache_min_prefix,
-        apc_enabled=apc,
-        block_size=settings.apc_block_size if apc or facts.reuse == "snapshot" else 1,
-        snapshot_capacity_bytes=snapshots,
-        snapshot_max_entries=settings.snapshot_max_entries,
-        snapshot_ttl_us=int(settings.snapshot_ttl_s * SECOND_US),
-        disk_capacity_bytes=disk_capacity(settings) if settings.disk_active else 0,
-        disk_ttl_us=int(settings.disk_ttl_s * SECOND_US),
-        write_policy=settings.disk_write_policy if settings.disk_active else "off",
-        donate_cancelled=settings.donate_cancelled,
-        strict_template_bucket=settings.strict_template_bucket,
-    )
-
-
-def _recommended(what: str, entry_bytes: int, left: int | None, default_bytes: int, ctx_size: int) -> int:
-    made = capacity.recommend(entry_bytes, left, default_bytes, ctx_size)
-    if made.capacity_bytes != default_bytes:
-        log.info(
-            "Applied model-aware prompt-cache %s capacity default: previous_capacity_bytes=%d recommended_capacity_bytes=%d "
-            "representative_entry_bytes=%d representative_tokens=%d ceiling_bytes=%s",
-            what, default_bytes, made.capacity_bytes, made.entry_bytes, made.representative_tokens, made.ceiling_bytes,
-        )  # fmt: skip
-    return made.capacity_bytes
-
-
-def software_versions() -> dict[str, str]:
-    """Return versions that a reader of the log may want to know."""
-    import importlib.metadata
-    import platform
-
-    names = ("mlxcel", "mlx", "mlx-lm", "lmdb")
-    found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
 
 
 def new_service(settings: Settings, facts_budget_bytes: int = 0) -> GenerationService:

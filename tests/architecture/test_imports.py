@@ -36,7 +36,7 @@ def test_import_contracts_hold(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert code == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", [*CORE, ROOT / "mlxcel" / "ports.py"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*CORE, *sorted((ROOT / "mlxcel" / "ports").glob("*.py"))], ids=lambda path: path.stem)
 def test_core_imports_only_pure_modules(path: Path) -> None:
     """The core and the ports import the standard library's pure parts, msgspec and blake3, and our own core."""
     names = imported(ast.parse(path.read_text("utf-8")))
