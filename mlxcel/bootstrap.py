@@ -13,7 +13,7 @@ from mlxcel import ports
 from mlxcel.clock import WallClock, steady_s
 from mlxcel.config.settings import Settings
 from mlxcel.core import commands as cmd
-from mlxcel.limits import disk_capacity, make_policy, read_config, software_versions
+from mlxcel.limits import disk_capacity, live_budget, make_policy, read_config, software_versions
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.generation import GenerationService, Limits
 from mlxcel.service.loop import EngineLoop
@@ -46,7 +46,10 @@ class Parts(msgspec.Struct):
 
 
 def build(settings: Settings, service: GenerationService) -> Parts:
-    """Load the model, fold the log, open the disk tier; the loop over them is ready to run. Engine thread only. Raises StartFailed."""
+    """Load the model, fold the log, open the disk tier; the loop over them is ready to run. Engine thread only.
+
+    Raises StartFailed.
+    """
     engine = _load_model(settings, service)
     opened, state, detail = _open_log(settings.data_dir / "log")
     clock = WallClock(state.now_us)
@@ -75,6 +78,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
     questions.disk_gauges = _gauges(settings, tier, spill)
+    service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())
     loop = EngineLoop(service, engine, reuse, questions)
     return Parts(loop, cache, opened.writer, spill, restorer, tier)
 
@@ -205,13 +209,13 @@ def _disk_threads(tier: Any, writer: Any, service: GenerationService) -> tuple[A
     return SpillThread(tier, writer, lambda outcomes: service.post("spilled", outcomes)), RestorePool(tier)
 
 
-def new_service(settings: Settings, facts_budget_bytes: int = 0) -> GenerationService:
+def new_service(settings: Settings) -> GenerationService:
     """Return the service in phase "loading"."""
     limits = Limits(
         queue_depth=settings.max_queue_depth,
         batch_rows=settings.max_batch_size,
         chunk_tokens=settings.prefill_chunk_size,
-        live_kv_bytes=settings.kv_cache_budget_bytes or facts_budget_bytes,
+        live_kv_bytes=0,  # set once the model is known
     )
     return GenerationService(limits, steady_s)
 

@@ -78,6 +78,15 @@ def _recommended(what: str, entry_bytes: int, left: int | None, default_bytes: i
     return made.capacity_bytes
 
 
+def live_budget(settings: Settings, facts: ModelFacts, memory: dict[str, int]) -> int:
+    """Return the bytes that running answers' KV may take: as set, else half of what the weights leave (0: no limit)."""
+    if settings.kv_cache_budget_bytes is not None:
+        return settings.kv_cache_budget_bytes
+    available = settings.memory_limit_bytes or memory["recommended_bytes"]
+    left = capacity.left_bytes(available, facts.weights_bytes, 0, settings.headroom_factor)
+    return 0 if left is None else max(1, left // 2)
+
+
 def software_versions() -> dict[str, str]:
     """Return versions that a reader of the log may want to know."""
     names = ("mlxcel", "mlx", "mlx-lm", "lmdb")
