@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -128,7 +129,7 @@ class Daemon:
             self.exit_code = bootstrap.EXIT_UNAVAILABLE
         finally:
             schedule.shutdown(wait=False)
-            bootstrap.close(parts)
+            bootstrap.close(parts, hurry=lambda: self._signals > 1)
             self._end_server()
 
     def _chores(self, parts: bootstrap.Parts) -> dict[str, tuple[float, Any]]:
@@ -172,4 +173,5 @@ def http_settings(settings: Settings, port: int) -> Any:
         api_keys=keys,
         metrics=settings.metrics,
         default_max_tokens=settings.predict_tokens,
+        test_forced_tokens=os.environ.get("MLXCEL_TEST_FORCED_TOKENS") == "1",
     )

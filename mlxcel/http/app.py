@@ -10,6 +10,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response.base import ASGIResponse
 
 from mlxcel.http.admin import admin_checkpoint, admin_flush, admin_state, admin_sweep
+from mlxcel.http.anthropic import count_tokens, messages
 from mlxcel.http.cache_routes import cache_probe, cache_reset, cache_stats
 from mlxcel.http.context import HttpContext, context_of
 from mlxcel.http.errors import handle_exception, json_reply
@@ -38,6 +39,8 @@ ROUTES = (
     one_model,
     chat_completions,
     completions,
+    messages,
+    count_tokens,
     tokenize,
     detokenize,
     apply_template,

@@ -8,7 +8,7 @@ from mlxcel.chat.tool_formats import ToolCall
 from mlxcel.http.errors import ApiError
 from mlxcel.http.logprobs import chat_entries
 from mlxcel.http.respond import usage_of
-from mlxcel.http.sse import DONE, data_event
+from mlxcel.http.sse import DONE, EventWriter, data_event
 from mlxcel.ports import Delta, Finished
 
 
@@ -62,7 +62,7 @@ class ChatAnswer:
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": usage_of(item)}
 
 
-class ChatWriter:
+class ChatWriter(EventWriter):
     """Writes an answer as chunks."""
 
     def __init__(

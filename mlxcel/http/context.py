@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from litestar import Request
 
 from mlxcel.chat.runtime import ChatRuntime
@@ -14,9 +15,10 @@ from mlxcel.chat.tokenizer import TokenizerMissing
 from mlxcel.http.counters import HttpCounters
 from mlxcel.http.errors import ApiError
 from mlxcel.http.settings import HttpSettings
-from mlxcel.ports import GenerationPort, ModelFacts
+from mlxcel.ports import GenerationPort, ModelFacts, SamplingParams
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+FORCED_TOKENS_HEADER = "x-mlxcel-test-forced-tokens"
 _PHASES = {
     "loading": ("loading", "The model is loading."),
     "draining": ("shutting_down", "The server is shutting down."),
@@ -65,6 +67,13 @@ class HttpContext:
         """Ask the engine thread and wait off the event loop. Raises ApiError when no engine answers."""
         self.facts()
         return await asyncio.to_thread(self.service.ask, question, **arguments)
+
+    def test_tokens(self, request: Request[Any, Any, Any], params: SamplingParams) -> SamplingParams:
+        """Return params that force the tokens of a test's header; without the test switch the header means nothing."""
+        if not self.settings.test_forced_tokens:
+            return params
+        forced = tuple(int(token) for token in request.headers.get(FORCED_TOKENS_HEADER, "").split(",") if token)
+        return msgspec.structs.replace(params, forced_tokens=forced) if forced else params
 
     def claim_id(self, request: Request[Any, Any, Any], prefix: str) -> str:
         """Return the request's own x-request-id if it is safe and not in flight, else a new id with `prefix`."""

@@ -1,4 +1,4 @@
-"""One table from every fault and refusal to its HTTP answer, in OpenAI's shape."""
+"""One table from every fault and refusal to its HTTP answer, in the shape of the API that was called."""
 
 import logging
 from typing import Any
@@ -51,6 +51,18 @@ ERRORS: dict[str, ErrorRow] = {
 _KIND_OF_STATUS = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
+# Anthropic's names, by status (its API reference, "Errors").
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_ANTHROPIC_PATHS = ("/messages", "/messages/count_tokens")
+
+
 class ApiError(Exception):
     """A fault or refusal that a client gets to see. `kind` is a row of ERRORS; `param` names the field."""
 
@@ -70,6 +82,12 @@ class ApiError(Exception):
         """Return the error in OpenAI's shape."""
         row = self.row
         return {"error": {"message": self.message, "type": row.type, "param": self.param, "code": row.code}}
+
+    def anthropic_body(self) -> dict[str, Any]:
+        """Return the error in Anthropic's shape; the message names the field, since the shape has no place for it."""
+        message = f"{self.param}: {self.message}" if self.param else self.message
+        kind = _ANTHROPIC_TYPES.get(self.row.status, "invalid_request_error" if self.row.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
     def headers(self) -> dict[str, str]:
         """Return Retry-After where the table or the fault names a delay."""
@@ -104,8 +122,9 @@ def handle_exception(request: Request[Any, Any, Any], fault: Exception) -> Respo
     error = as_api_error(fault)
     if error.row.status >= 500 and error.kind in ("internal", "engine_fault"):
         log.error("%s %s failed", request.method, request.url.path, exc_info=fault)
+    anthropic = request.url.path.rstrip("/").endswith(_ANTHROPIC_PATHS)
     return Response(
-        content=msgspec.json.encode(error.body()),
+        content=msgspec.json.encode(error.anthropic_body() if anthropic else error.body()),
         status_code=error.row.status,
         media_type="application/json",
         headers=error.headers(),

@@ -73,7 +73,7 @@ async def _prepare(
 ) -> tuple[GenerateRequest, PreparedChat]:
     arrived_s = time.monotonic()
     _check(body)
-    params = sampling(body, facts, context.settings, _logprobs(body))
+    params = context.test_tokens(request, sampling(body, facts, context.settings, _logprobs(body)))
     stops = stop_strings(body, context.settings.max_stop_strings)
     options = cache_options(body)
     chat = await asyncio.to_thread(render, body, runtime)

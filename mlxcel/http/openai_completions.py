@@ -21,7 +21,7 @@ from mlxcel.http.messages import prompt_ids
 from mlxcel.http.params import cache_options, cache_scope, check_common, sampling, stop_strings, token_limit
 from mlxcel.http.respond import answer_stream, answer_whole, usage_of
 from mlxcel.http.schemas import CompletionBody
-from mlxcel.http.sse import DONE, data_event
+from mlxcel.http.sse import DONE, EventWriter, data_event
 from mlxcel.ports import Delta, Finished, GenerateRequest, ModelFacts
 
 
@@ -52,7 +52,8 @@ async def _prepare(
 ) -> GenerateRequest:
     arrived_s = time.monotonic()
     _check(body)
-    params = sampling(body, facts, context.settings, -1 if body.logprobs is None else body.logprobs)
+    wanted = -1 if body.logprobs is None else body.logprobs
+    params = context.test_tokens(request, sampling(body, facts, context.settings, wanted))
     stops = stop_strings(body, context.settings.max_stop_strings)
     options = cache_options(body)
     tokens = await asyncio.to_thread(encode_prompt, body.prompt, facts, runtime)
@@ -100,7 +101,7 @@ class CompletionAnswer:
         return {**self._head, "choices": [choice], "usage": usage_of(item)}
 
 
-class CompletionWriter:
+class CompletionWriter(EventWriter):
     """Writes a completion as chunks, all with one id."""
 
     def __init__(self, head: dict[str, Any], tokenizer: Tokenizer, include_usage: bool) -> None:
@@ -147,4 +148,6 @@ async def completions(request: Request[Any, Any, Any]) -> ASGIResponse:
     if body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         return await answer_stream(context, request, generate, CompletionWriter(head, runtime.tokenizer, include_usage))
-    return await answer_whole(context, request, generate, CompletionAnswer(head, runtime.tokenizer, bool(body.return_token_ids)))
+    return await answer_whole(
+        context, request, generate, CompletionAnswer(head, runtime.tokenizer, bool(body.return_token_ids))
+    )

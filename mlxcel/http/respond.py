@@ -1,5 +1,6 @@
 """Run one generation to an HTTP answer: streamed or whole, with every way to end in one place."""
 
+import time
 from typing import Any, Protocol
 
 from litestar import Request
@@ -9,7 +10,7 @@ from mlxcel.http.context import HttpContext
 from mlxcel.http.errors import ApiError, as_api_error, json_reply
 from mlxcel.http.generation import ClientGone, Generation
 from mlxcel.http.sse import EventStream, EventWriter
-from mlxcel.ports import Delta, Finished, GenerateRequest, Overloaded
+from mlxcel.ports import Delta, Finished, GenerateRequest, Overloaded, Progress, StreamItem
 
 
 class AnswerBuilder(Protocol):
@@ -34,6 +35,24 @@ def usage_of(finished: Finished) -> dict[str, Any]:
     }
 
 
+def _id_headers(request_id: str) -> dict[str, str]:
+    """OpenAI's client reads one name of the header, Anthropic's the other."""
+    return {"x-request-id": request_id, "request-id": request_id}
+
+
+async def _first_items(generation: Generation, wait_s: float) -> list[StreamItem]:
+    """Return what comes up to the first text, at most `wait_s` long. Raises what `Generation.next` raises."""
+    items: list[StreamItem] = []
+    ends = time.monotonic() + wait_s
+    while (left := ends - time.monotonic()) > 0:
+        item = await generation.next(left)
+        if item is not None:
+            items.append(item)
+        if item is None or not isinstance(item, Progress):
+            break
+    return items
+
+
 async def answer_whole(
     context: HttpContext, request: Request[Any, Any, Any], generate: GenerateRequest, builder: AnswerBuilder
 ) -> ASGIResponse:
@@ -52,14 +71,14 @@ async def answer_whole(
     finally:
         context.counters.ended(finished, outcome)
         context.release_id(generate.request_id)
-    headers = {"x-request-id": generate.request_id, "x-mlxcel-cache": finished.source}
+    headers = {**_id_headers(generate.request_id), "x-mlxcel-cache": finished.source}
     return json_reply(builder.answer(finished), headers=headers)
 
 
 async def answer_stream(
     context: HttpContext, request: Request[Any, Any, Any], generate: GenerateRequest, writer: EventWriter
 ) -> ASGIResponse:
-    """Return a stream. A fault before the first item is an HTTP error, not a broken 200."""
+    """Return a stream. A fault before the first text is an HTTP error, not a broken 200."""
     settings = context.settings
 
     def ended(finished: Finished | None, outcome: str) -> None:
@@ -71,7 +90,7 @@ async def answer_stream(
     try:
         await generation.__aenter__()
         try:
-            first = await generation.next(settings.first_item_wait_s)
+            first = await _first_items(generation, settings.first_item_wait_s)
         except BaseException:
             await generation.__aexit__(None, None, None)
             raise
@@ -83,5 +102,5 @@ async def answer_stream(
         if isinstance(fault, Overloaded):
             raise as_api_error(fault) from fault
         raise
-    headers = {"x-request-id": generate.request_id}
+    headers = _id_headers(generate.request_id)
     return EventStream(generation, first, writer, settings.ping_interval_s, headers, ended)

@@ -38,4 +38,5 @@ class HttpSettings(msgspec.Struct, frozen=True):
     ping_interval_s: float = 15.0
     chat_template: str | None = None  # source of a template that replaces the model's own
     chat_template_kwargs: dict[str, Any] = {}
+    test_forced_tokens: bool = False  # tests only: a header gives the tokens that the engine emits
     server_name: str = "mlxcel"

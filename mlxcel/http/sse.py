@@ -1,6 +1,6 @@
 """Server-sent events: headers late enough for a real error status, comments while waiting, a cancel when left."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +15,11 @@ PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 
 
+def named_event(name: str, value: Any) -> bytes:
+    """Return one event with a name, as Anthropic sends them."""
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
+
+
 def data_event(value: Any) -> bytes:
     """Return one event without a name, as OpenAI sends them."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
@@ -22,6 +27,10 @@ def data_event(value: Any) -> bytes:
 
 class EventWriter(Protocol):
     """How one API spells a stream."""
+
+    def progress(self, item: Progress) -> list[bytes]:
+        """Return what keeps the connection alive while prefill runs: a comment, unless an API has something better."""
+        return [progress_comment(item)]
 
     def delta(self, item: Delta) -> list[bytes]:
         """Return the events of text that became certain."""
@@ -37,14 +46,14 @@ class EventWriter(Protocol):
 
 
 class EventStream(ASGIResponse):
-    """Streams one generation that has been entered and whose first item is known (None: still waiting)."""
+    """Streams one generation that has been entered and whose first items are known (none: still waiting)."""
 
     _should_set_content_length = False
 
     def __init__(
         self,
         generation: Generation,
-        first: StreamItem | None,
+        first: Sequence[StreamItem],
         writer: EventWriter,
         ping_interval_s: float,
         headers: dict[str, str],
@@ -82,16 +91,16 @@ class EventStream(ASGIResponse):
             await self._generation.__aexit__(None, None, None)
 
     async def _items(self) -> AsyncIterator[StreamItem | ApiError | None]:
-        item: StreamItem | None = self._first
         try:
+            for known in self._first:
+                yield known
+                if isinstance(known, Finished):
+                    return
             while True:
-                if item is not None:
-                    yield item
+                item = await self._generation.next(self._ping_interval_s)
+                yield item
                 if isinstance(item, Finished):
                     return
-                item = await self._generation.next(self._ping_interval_s)
-                if item is None:
-                    yield None
         except ApiError as fault:
             yield fault
 
@@ -99,7 +108,7 @@ class EventStream(ASGIResponse):
         if item is None:
             return [PING]
         if isinstance(item, Progress):
-            return [progress_comment(item)]
+            return self._writer.progress(item)
         if isinstance(item, Delta):
             return self._writer.delta(item)
         if isinstance(item, Finished):

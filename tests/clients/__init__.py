@@ -1,0 +1,1 @@
+"""The official clients against the real daemon on tiny models."""
