@@ -14,11 +14,13 @@ from storage.codec.piece import Encoded, encode
 from storage.pace import Pace
 from storage.priority import set_background, yield_to_foreground
 from storage.spill_queue import Delete, Operation, Put, SpillQueue
+from storage.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 _GROUP_COUNT = 4096
 _COUNTS = ("dropped", "stored", "failed", "deleted", "deletes_dropped", "raw_bytes", "stored_bytes")
 _LOG_POLL_S = 0.25
+_CLOSE_LOOK_S = 0.2  # how often an end looks whether it is to be quick
 _RETRY_S = 1.0  # before a removal that failed is tried again
 
 
@@ -67,8 +69,7 @@ class SpillThread:
         self._abandon = False
         self._pace = Pace(self._options.paced_bytes_s, self._options.paced_group_bytes, time.monotonic())
         self._counts = dict.fromkeys(_COUNTS, 0)
-        self._fault = ""  # the fault of the last group, "" when it was written
-        self._failed_groups = 0
+        self._trouble = Trouble("disk tier")
         self._pool = ThreadPoolExecutor(self._options.encode_threads, "spill-encode", initializer=yield_to_foreground)
         self._thread = threading.Thread(target=self._run, name="spill", daemon=True)
         self._thread.start()
@@ -120,17 +121,22 @@ class SpillThread:
             return False
         return True
 
-    def close(self, timeout_s: float) -> bool:
-        """Write what is queued within the time, then stop; what is left gets an outcome. True when nothing was left."""
+    def close(self, timeout_s: float, hurry: Callable[[], bool] = lambda: False) -> bool:
+        """Write what is queued, until the time is up or `hurry` says so, then stop; what is left gets an outcome.
+
+        True when nothing was left. The log must still be open, since a group waits for it.
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._stop = True
             self._changed.notify_all()
-        flushed = self.flush(timeout_s)
+        flushed = self.flush(0.0)
+        while not flushed and self._unfinished() and not hurry() and time.monotonic() < deadline:
+            flushed = self.flush(min(_CLOSE_LOOK_S, max(0.0, deadline - time.monotonic())))
         with self._changed:
             self._abandon = True
             self._changed.notify_all()
-        self._thread.join(max(1.0, deadline - time.monotonic()))
+        self._thread.join(1.0 if hurry() else max(1.0, deadline - time.monotonic()))
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             left = [operation for operation in self._queue.take(2**62, 2**31) if isinstance(operation, Put)]
@@ -138,6 +144,10 @@ class SpillThread:
             self._counts["dropped"] += len(left)
         self._report([SpillOutcome(put.key, error="the daemon stopped before it was written") for put in left])
         return flushed and not left
+
+    def _unfinished(self) -> bool:
+        with self._changed:
+            return bool(len(self._queue)) or self._busy
 
     def _hurry_until(self, done: Callable[[], bool], timeout_s: float) -> bool:
         self._hurry += 1
@@ -193,10 +203,10 @@ class SpillThread:
         try:
             stored = self._tier.write_encoded(encoded, [delete.key for delete in deletes])
         except TierUnavailable as error:
-            self._note_fault(str(error))
+            self._trouble.failed(str(error))
             self._delete_alone(deletes, had_puts=bool(encoded))
             return outcomes + [SpillOutcome(key, error=str(error)) for key, _ in encoded]
-        self._note_success()
+        self._trouble.worked()
         with self._changed:
             self._counts["deleted"] += len(deletes)
         return outcomes + [SpillOutcome(key, stored_bytes=nbytes) for key, nbytes in stored.items()]
@@ -243,22 +253,14 @@ class SpillThread:
                 self._tier.write_encoded([], [delete.key for delete in deletes])
                 return
             except TierUnavailable as error:
-                self._note_fault(str(error))
+                self._trouble.failed(str(error))
         self._put_back(deletes)
 
-    def _note_fault(self, fault: str) -> None:
-        """One line when writing begins to fail, not one a group; the counts say how much it was."""
-        self._failed_groups += 1
-        if not self._fault:
-            _log.warning("disk tier: writing fails, the cache goes on in memory: %s", fault)
-        self._fault = fault
-
-    def _note_success(self) -> None:
-        if self._fault:
-            _log.warning("disk tier: writing works again after %d failed groups", self._failed_groups)
-        self._fault, self._failed_groups = "", 0
-
     def _put_back(self, deletes: list[Delete]) -> None:
+        if self._stop:  # the next start finds the pieces in the inventory
+            with self._changed:
+                self._counts["deletes_dropped"] += len(deletes)
+            return
         later = time.monotonic() + _RETRY_S
         for delete in deletes:
             delete.queued_s = later  # not at once again

@@ -11,8 +11,7 @@ from typing import Any
 import lmdb
 import msgspec
 
-from migrations.lmdb_steps import STEPS
-from migrations.runner import NewerSchema, Step, migrate, pending, version_of
+from migrations.runner import Step
 from mlxcel.ports import Part, Parts
 from storage.codec.piece import Encoded, decode, encode
 from storage.errors import (
@@ -23,18 +22,20 @@ from storage.errors import (
     StoreUnavailable,
     WrongProcess,
 )
+from storage.lmdb_tier.compact import compact
 from storage.lmdb_tier.environment import (
     DATA_FILE,
     TierOptions,
     claimed_bytes,
-    newer_schema,
     open_environment,
     set_aside,
     translated,
 )
 from storage.lmdb_tier.gate import Gate
 from storage.lmdb_tier.layout import KEY_BYTES, unpack_entry
-from storage.lmdb_tier.transaction import apply_group, copy_chunks, index_items, pages_written
+from storage.lmdb_tier.schema import bring_up_to_date
+from storage.lmdb_tier.transaction import apply_group, begin_reading, copy_chunks, index_items, pages_written
+from storage.lmdb_tier.watch import check_reserve, file_fault
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class LmdbTier:
             self._inode = self._data_path.stat().st_ino
             self._claimed = claimed_bytes(env)
             self._page_bytes = int(env.stat()["psize"])
+            self._map_bytes = int(env.info()["map_size"])
 
     @classmethod
     def open(cls, directory: Path, options: TierOptions | None = None, *, read_only: bool = False) -> "LmdbTier":
@@ -106,7 +108,7 @@ class LmdbTier:
         env = open_environment(directory, options, read_only)
         try:
             with translated(directory):
-                taken = _bring_up_to_date(env, directory, read_only)
+                taken = bring_up_to_date(env, directory, read_only)
             tier = cls(directory, options, env, read_only)
         except BaseException:
             env.close()
@@ -148,7 +150,6 @@ class LmdbTier:
     # ---------------------------------------------------------------- writing
 
     def write_group(self, puts: Sequence[tuple[bytes, Parts]], deletes: Sequence[bytes]) -> dict[bytes, int]:
-        """Encode, then as `write_encoded`."""
         return self.write_encoded([(key, encode(key, parts)) for key, parts in puts], deletes)
 
     def write_encoded(self, puts: Sequence[tuple[bytes, Encoded]], deletes: Sequence[bytes]) -> dict[bytes, int]:
@@ -162,7 +163,8 @@ class LmdbTier:
             raise StoreUnavailable(f"{self.directory}: opened for reading")
         need = sum(len(piece.data) for _, piece in puts)
         with self._writing:
-            self._check_reserve(need)
+            with translated(self.directory):
+                check_reserve(self._data_path, self._live_bytes + need if need else 0, self._options.reserve_bytes)
             while True:
                 try:
                     with translated(self.directory):
@@ -177,7 +179,9 @@ class LmdbTier:
                         self._reopen()
                     raise
             self._live_bytes += delta
-            self._written_bytes += self._page_bytes * pages_written([len(piece.data) for _, piece in puts], len(deletes))
+            self._written_bytes += self._page_bytes * pages_written(
+                [len(piece.data) for _, piece in puts], len(deletes)
+            )
             # Pages that were allocated and given back within a transaction may lie beyond the end of the file.
             self._claimed = min(claimed_bytes(self._env), self._data_path.stat().st_size)
         return {key: len(piece.data) for key, piece in puts}
@@ -197,15 +201,29 @@ class LmdbTier:
             self._closed = True
             self._env.close()
 
+    def compact(self) -> tuple[int, int]:
+        """Shrink the file to its live pages; returns its size before and after, bytes. Reads and writes wait meanwhile.
+
+        Needs room for the copy beside. Raises StoreUnavailable; the tier then goes on with the file as it was.
+        """
+        self._check_usable()
+        if self._read_only:
+            raise StoreUnavailable(f"{self.directory}: opened for reading")
+        with self._writing, self._gate.exclusive():
+            self._env.close()
+            try:
+                return compact(self.directory, self._options)
+            finally:
+                self._use(open_environment(self.directory, self._options, read_only=False))
+
     def stats(self) -> dict[str, int]:
         """Return bytes: `file`, `live` (stored pieces), `map`, `written` (pages that this process' commits wrote)."""
-        self._check_usable()
         with translated(self.directory):
             size = self._data_path.stat().st_size
         return {
             "file": size,
             "live": self._live_bytes,
-            "map": self._env.info()["map_size"],
+            "map": self._map_bytes,
             "written": self._written_bytes,
         }
 
@@ -227,7 +245,7 @@ class LmdbTier:
                 if self._closed:
                     raise StoreUnavailable(f"{self.directory}: closed")
                 try:
-                    txn = self._begin()
+                    txn = begin_reading(self._env)
                 except lmdb.MapResizedError:
                     txn = None
                 if txn is not None:
@@ -239,13 +257,6 @@ class LmdbTier:
             with self._gate.exclusive():
                 self._env.set_mapsize(0)
 
-    def _begin(self) -> Any:
-        try:
-            return self._env.begin(buffers=True)
-        except lmdb.ReadersFullError:
-            self._env.reader_check()
-            return self._env.begin(buffers=True)
-
     def _grow(self, need: int, cause: StoreFull) -> None:
         old = self._env.info()["map_size"]
         new = min(self._options.max_map_bytes, max(2 * old, old + 2 * need))
@@ -253,6 +264,7 @@ class LmdbTier:
             raise cause
         with self._gate.exclusive(), translated(self.directory):
             self._env.set_mapsize(new)
+            self._map_bytes = new
 
     def _reopen(self) -> None:
         """After a failed write of the meta page LMDB refuses everything until the environment is opened anew."""
@@ -266,26 +278,15 @@ class LmdbTier:
             raise WrongProcess(f"{self.directory}: opened by process {self._pid}, used by {os.getpid()}")
         if self._closed:
             raise StoreUnavailable(f"{self.directory}: closed")
-        if self._file_fault():
+        if file_fault(self._data_path, self._inode, self._claimed):
             self._begin_again()
-
-    def _file_fault(self) -> str:
-        try:
-            status = self._data_path.stat()
-        except OSError as error:
-            return f"{self._data_path}: {error.strerror}; was it removed?"
-        if status.st_ino != self._inode:
-            return f"{self._data_path}: replaced under this process"
-        if status.st_size < self._claimed:
-            return f"{self._data_path}: cut to {status.st_size} of {self._claimed} bytes"
-        return ""
 
     def _begin_again(self) -> None:
         """Let go of a file that is lost and open what is there now. Raises StoreUnavailable, also when read-only."""
         with self._writing:
-            fault = self._file_fault()
-            if not fault:
-                return  # another thread was first
+            fault = file_fault(self._data_path, self._inode, self._claimed)
+            if not fault:  # another thread was first
+                return
             if self._read_only:
                 raise StoreUnavailable(fault)
             self.losses += 1
@@ -297,25 +298,3 @@ class LmdbTier:
                 fresh = LmdbTier.open(self.directory, self._options)
                 self._use(fresh._env)
                 self._live_bytes = fresh._live_bytes
-
-    def _check_reserve(self, need: int) -> None:
-        """Raise StoreFull when the file would have to grow into the reserve. Free pages inside it are used first."""
-        with translated(self.directory):
-            growth = self._live_bytes + need - self._data_path.stat().st_size
-            volume = os.statvfs(self.directory)
-        free = volume.f_bavail * volume.f_frsize
-        if need and growth > 0 and free - growth < self._options.reserve_bytes:
-            raise StoreFull(
-                f"{self.directory}: {free} bytes are free on the volume, {self._options.reserve_bytes} stay in reserve"
-            )
-
-
-def _bring_up_to_date(env: Any, directory: Path, read_only: bool) -> list[Step]:
-    try:
-        if not read_only:
-            return migrate(env, STEPS)
-        if pending(version_of(env), STEPS):
-            raise StoreUnavailable(f"{directory}: older schema; it is brought up to date when the daemon opens it")
-    except NewerSchema as error:
-        raise newer_schema(directory, error.found, error.known) from error
-    return []

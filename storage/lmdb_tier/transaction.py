@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import lmdb
 import numpy as np
 
 from storage.codec.piece import Encoded
@@ -34,8 +35,19 @@ def pages_written(sizes: Sequence[int], deletes: int) -> int:
     """Return how many pages a commit wrote, at most: values in whole pages with a 16-byte header each, two B-tree leaves
     a piece (LMDB copies a leaf before changing it), and the trees' inner pages, the free list and the meta page once.
     """
-    values = sum(-(-(min(CHUNK_BYTES, size - start) + 16) // 4096) for size in sizes for start in range(0, size, CHUNK_BYTES))
+    values = sum(
+        -(-(min(CHUNK_BYTES, size - start) + 16) // 4096) for size in sizes for start in range(0, size, CHUNK_BYTES)
+    )
     return values + 2 * (len(sizes) + deletes) + 8
+
+
+def begin_reading(env: Any) -> Any:
+    """Begin a read transaction; slots of killed readers are given free when the table is full. Raises lmdb.Error."""
+    try:
+        return env.begin(buffers=True)
+    except lmdb.ReadersFullError:
+        env.reader_check()
+        return env.begin(buffers=True)
 
 
 def index_items(txn: Any, index: Any) -> Iterator[tuple[bytes, bytes]]:

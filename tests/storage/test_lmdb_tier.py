@@ -241,7 +241,9 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["removed", "replaced", "cut", "directory removed"])
-def test_a_file_lost_under_the_process_is_begun_anew(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_lost_under_the_process_is_begun_anew(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A data file removed, replaced or cut costs what it held, is named in one line, and storing goes on."""
     tier = filled(tmp_path / "kv", 2)
     data = tmp_path / "kv" / DATA_FILE
