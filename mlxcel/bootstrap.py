@@ -94,7 +94,9 @@ def close(parts: Parts, hurry: Callable[[], bool] = lambda: False) -> None:
         waiting = parts.spill.queued_bytes()
         if not parts.spill.close(FLUSH_S, hurry):
             log.warning("disk tier: not all of %d bytes that waited were written", waiting)
-    for step in (parts.cache.checkpoint, parts.writer.close):
+    # A state that broke an invariant is not made the start of the next run: the log alone says what was decided.
+    steps = (parts.writer.close,) if parts.cache.suspended else (parts.cache.checkpoint, parts.writer.close)
+    for step in steps:
         try:
             step()
         except (CacheSuspended, ports.LogUnavailable) as fault:
@@ -139,7 +141,7 @@ def _open_log(directory: Path) -> tuple[Any, Any, str]:
             return opened, folded.state, detail
         except NewerThanCode as fault:
             raise StartFailed(f"{fault}. Use the newer mlxcel, or another --data-dir.") from fault
-        except (LogCorrupt, msgspec.MsgspecError, KeyError) as fault:
+        except (LogCorrupt, msgspec.MsgspecError, KeyError, AssertionError) as fault:
             if attempt:
                 raise StartFailed(f"event log in {directory}: {fault}") from fault
             aside = _set_aside(directory)

@@ -69,9 +69,14 @@ class CacheService:
         try:
             return self.log.append(payload)
         except LogUnavailable as fault:
-            self.suspended = f"the event log can't be written: {fault}"
-            log.error("prompt cache suspended: %s", self.suspended)
+            self.suspend(f"the event log can't be written: {fault}")
             raise CacheSuspended(self.suspended) from fault
+
+    def suspend(self, reason: str) -> None:
+        """Decide nothing more in this process: requests go on cold, the state stays as it is for whoever looks into it."""
+        if not self.suspended:
+            self.suspended = reason
+            log.error("prompt cache suspended, requests are served cold: %s", reason)
 
     def _settle_unqueued(self) -> None:
         if not self.tiers.not_queued:
@@ -122,7 +127,7 @@ class CacheService:
         try:
             return self.log.open_segment(encode_state(self.state))
         except LogUnavailable as fault:
-            self.suspended = f"the event log can't be written: {fault}"
+            self.suspend(f"the event log can't be written: {fault}")
             raise CacheSuspended(self.suspended) from fault
 
 

@@ -190,12 +190,12 @@ class EngineLoop:
     # ------------------------------------------------------------------ unhappy ends
 
     def _guard(self, job: Job, work: Callable[[], None]) -> None:
-        """Run one step of one request; a fault ends that request, not the daemon. A broken invariant ends both."""
+        """Run one step of one request; a fault ends that request, not the daemon. A broken invariant stops the cache too."""
         try:
             work()
-        except AssertionError:
-            raise
         except Exception as fault:
+            if isinstance(fault, AssertionError):
+                self.reuse.cache.suspend(f"broken invariant: {fault}")
             log.exception("request %s failed", job.id)
             kind = "out_of_memory" if isinstance(fault, MemoryError) else "engine_fault"
             self._fail(job, kind, f"{type(fault).__name__}: {fault}")
