@@ -13,7 +13,14 @@ from mlxcel.core.policy import Policy
 from mlxcel.core.record import decode_record, expand_record
 from mlxcel.core.state import State
 from mlxcel.core.tokens import from_ids
-from mlxcel.core.whatif.blocks import BlockArrival, BlockTrace, PromptArrival, build_trace, chain_prompts, unbounded_hits
+from mlxcel.core.whatif.blocks import (
+    BlockArrival,
+    BlockTrace,
+    PromptArrival,
+    build_trace,
+    chain_prompts,
+    unbounded_hits,
+)
 from mlxcel.core.whatif.redrive import Redrive
 from mlxcel.core.whatif.simulate import simulate
 from tests.ops.driver import Driver, conversations, play, policy

@@ -1,0 +1,1 @@
+"""The commands of mlxcel-replay, a module a kind."""
