@@ -56,6 +56,9 @@ class Questions:
             work()
         except CacheSuspended as why:
             log.debug("chore skipped: %s", why)
+        except AssertionError as fault:
+            log.exception("a chore met a broken invariant")
+            self.cache.suspend(f"broken invariant: {fault}")
 
     def stats(self, blocks: bool = True) -> dict[str, Any]:
         """Return the cache statistics with what only the live process knows."""
