@@ -1,7 +1,7 @@
 """What the rest of the program may know about a loaded model."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,17 @@ def model_facts(
     named: dict[str, str],
     kv_mode: str,
     ctx_size: int,
+    batch_fault: Callable[[], str] = lambda: "",
 ) -> ModelFacts:
-    """Return what the rest of the program may know; `fresh` is an unused cache, `named` the fingerprint's parts."""
+    """Return what the rest of the program may know; `fresh` is an unused cache, `named` the fingerprint's parts.
+
+    `batch_fault` tries a batch and says why it can't be used; asked only where the caches allow one.
+    """
     text = {**config, **config.get("text_config", {})}
     reuse, refusal = layout.reuse()
     lane, lane_reason = lane_of(fresh, layout.unwritten())
+    if lane == "batched" and (fault := batch_fault()):
+        lane, lane_reason = "sequential", fault
     stated = next((int(text[key]) for key in CONTEXT_KEYS if text.get(key)), UNSTATED_CONTEXT)
     return ModelFacts(
         name=path.resolve().name,

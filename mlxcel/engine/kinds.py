@@ -81,6 +81,12 @@ def arrays_of(cache: Any) -> list[mx.array]:
     return [] if cache.keys is None else _arrays_in((cache.keys, cache.values))
 
 
+def lay_out(cache: Any) -> None:
+    """Make recurrent state row-contiguous (no copy where it is already)."""
+    if type(cache) is ArraysCache:
+        cache.cache = [None if array is None else mx.contiguous(array) for array in cache.cache]
+
+
 def _arrays_in(tree: Any) -> list[mx.array]:
     if isinstance(tree, mx.array):
         return [tree]

@@ -14,6 +14,7 @@ from mlxcel.engine.engine import MlxEngine
 from mlxcel.engine.errors import ModelLoadError
 from mlxcel.engine.fingerprint import fingerprint_parts
 from mlxcel.engine.layout import Layout, learn_layout
+from mlxcel.engine.probe import batch_fault
 
 PROBE_TOKENS = (1, 2, 3)
 KV_MODES = {"fp": None, "q8g64": (64, 8), "q4g64": (64, 4), "q8g32": (32, 8), "q4g32": (32, 4)}
@@ -67,7 +68,9 @@ def build_engine(
     progress("hashing weights")
     dtype_name, digests = facts.weights_dtype(model), DigestCache(digest_cache)
     named = fingerprint_parts(path, model, layout.description, dtype_name, digests, progress)
-    stated = facts.model_facts(path, model, config, layout, new_layers(), named, kv_mode, ctx_size)
+    stated = facts.model_facts(
+        path, model, config, layout, new_layers(), named, kv_mode, ctx_size, lambda: batch_fault(model, new_layers)
+    )
     return MlxEngine(model, layout, stated, new_layers)
 
 

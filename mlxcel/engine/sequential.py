@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxcel.engine import kinds
+from mlxcel.engine import prefill
 from mlxcel.engine.lanes import RowStart, Stepped, fault_text, nbytes_of
 
 
@@ -35,7 +35,7 @@ class _Row:
         return int(token), logprobs
 
     def evaluate(self) -> None:
-        mx.eval([array for _, leaf in kinds.leaves(self.layers) for array in kinds.arrays_of(leaf)])
+        prefill.evaluate(self.layers)
 
 
 class SequentialLane:
