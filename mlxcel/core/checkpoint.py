@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from mlxcel.core.policy import Policy
 from mlxcel.core.residency import child_key
-from mlxcel.core.state import DISK, MEMORY, Blob, Entry, Namespace, Node, Request, State
+from mlxcel.core.state import DISK, MEMORY, Blob, Entry, Namespace, Node, Pin, Request, State
 
 FORMAT = 1
 
@@ -32,6 +32,7 @@ class Checkpoint(msgspec.Struct, array_like=True):
     resident: list[int]
     latest_in_session: list[tuple[int, str, int]]
     orders: list[list[int]]
+    pins: list[Pin] = []
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -51,7 +52,7 @@ def encode_state(state: State) -> bytes:
             sorted(state.requests.values(), key=lambda r: r.id), state.counters, state.reject_reasons,
             state.last_reject, list(state.resident),
             sorted((ns, session, entry) for (ns, session), entry in state.latest_in_session.items()),
-            [list(state.lru[order]) for order in _ORDERS],
+            [list(state.lru[order]) for order in _ORDERS], list(state.pins.values()),
         )
     )  # fmt: skip
 
@@ -60,6 +61,7 @@ def _pack(n: Node) -> list[Any]:
     return [
         n.id, n.parent, n.namespace, n.blob, n.row, n.start, n.label, n.last_used_us, n.snapshot, n.origin,
         n.session_key, n.leases, n.pinned, n.memory, n.disk, n.keep_until_us, n.via, n.uses, n.anchored,
+        n.template_sig,
     ]  # fmt: skip
 
 
@@ -71,17 +73,21 @@ def decode_state(payload: bytes) -> State:
     state.next_namespace, state.next_node, state.next_blob, state.next_entry = c.next_ids
     state.namespaces = {n.id: n for n in c.namespaces}
     state.by_namespace = {n.digest: n.id for n in c.namespaces}
+    for namespace in c.namespaces:
+        state.related.setdefault(namespace.key.relatives(), []).append(namespace.id)
+    state.pins = {pin.name: pin for pin in c.pins}
     state.blobs = {b.id: b for b in c.blobs}
     state.blob_by_key = {b.key: b.id for b in c.blobs}
     state.requests = {r.id: r for r in c.requests}
     state.counters, state.reject_reasons, state.last_reject = c.counters, c.reject_reasons, c.last_reject
     for packed in c.nodes:
         node = Node(*packed[:18])
-        node.anchored = packed[18]
+        node.anchored, node.template_sig = packed[18], packed[19]
         state.nodes[node.id] = node
     for entry in c.entries:
         state.entries[entry.id] = entry
         state.by_digest[entry.digest] = entry.id
+        state.buckets.setdefault((entry.namespace, entry.template_sig), {})[entry.id] = None
         if entry.ttl_us >= 0:
             state.short_lived[entry.id] = None
     state.resident = OrderedDict.fromkeys(c.resident)
@@ -103,6 +109,7 @@ def _link(state: State) -> None:
         if node.snapshot:
             parent.snapshots = parent.snapshots or {}
             parent.snapshots[node.label] = node.id
+            state.session_snapshots.setdefault((node.namespace, node.session_key), {})[node.id] = None
         else:
             parent.children = parent.children or {}
             parent.children[child_key(state, node)] = node.id

@@ -10,7 +10,8 @@ from mlxcel.core.policy import Policy
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
-    """Base. `at_us`: wall time in microseconds on the single writer's monotone clock."""
+    """Base. `at_us`: wall time in microseconds on the single writer's monotone clock. Where a command has `live_bytes`: live
+    KV, pending writes and restores in flight in bytes; with entries and snapshots they must fit under the memory cap."""
 
     at_us: int
 
@@ -54,6 +55,7 @@ class AdoptPrefix(Command, frozen=True, kw_only=True, tag="adopt_prefix.1"):
     restore_bytes_per_s: float = 0.0
     again: bool = False  # asked a second time for the same request (after a failed restore)
     read: bool = True
+    live_bytes: int = 0
 
 
 class ServeCold(Command, frozen=True, kw_only=True, tag="serve_cold.1"):
@@ -62,6 +64,7 @@ class ServeCold(Command, frozen=True, kw_only=True, tag="serve_cold.1"):
     request: str
     reason: str
     prompt_tokens: int
+    detail: str = ""
 
 
 class SealPrefix(Command, frozen=True, kw_only=True, tag="seal_prefix.1"):
@@ -69,6 +72,7 @@ class SealPrefix(Command, frozen=True, kw_only=True, tag="seal_prefix.1"):
 
     request: str
     length: int
+    live_bytes: int = 0
 
 
 class CaptureSnapshot(Command, frozen=True, kw_only=True, tag="capture_snapshot.1"):
@@ -79,12 +83,14 @@ class CaptureSnapshot(Command, frozen=True, kw_only=True, tag="capture_snapshot.
     nbytes: int
     origin: str
     awaited: list[int] = []  # snapshots that waiting requests would adopt
+    live_bytes: int = 0
 
 
 class DonatePrefix(Command, frozen=True, kw_only=True, tag="donate_prefix.1"):
     """A request ended in health: its live cache covers prompt + generated, `length` tokens. Ends the request.
 
     `generated`: tokens after the prompt whose KV is in the cache. `state_nbytes`: size of the state that can't be cut.
+    `regime_crossed`: generation went over the RoPE boundary, so the cache holds rows of both tables.
     """
 
     request: str
@@ -93,6 +99,8 @@ class DonatePrefix(Command, frozen=True, kw_only=True, tag="donate_prefix.1"):
     state_nbytes: int = 0
     completion_tokens: int = 0
     awaited: list[int] = []  # snapshots that waiting requests would adopt
+    live_bytes: int = 0
+    regime_crossed: bool = False
 
 
 class EndRequest(Command, frozen=True, kw_only=True, tag="end_request.1"):
@@ -124,6 +132,7 @@ class RecordRestore(Command, frozen=True, kw_only=True, tag="record_restore.1"):
     request: str
     lost: int = 0
     error: str = ""
+    live_bytes: int = 0
 
 
 class SweepExpired(Command, frozen=True, kw_only=True, tag="sweep_expired.1"):
@@ -133,9 +142,54 @@ class SweepExpired(Command, frozen=True, kw_only=True, tag="sweep_expired.1"):
 
 
 class ResetCache(Command, frozen=True, kw_only=True, tag="reset_cache.1"):
-    """Forget every entry that no running request uses. `caller` names who asked."""
+    """Forget every entry that no running request uses, pins too if `include_pins`. `caller` names who asked."""
 
     caller: str = ""
+    include_pins: bool = False
+
+
+class PinPrefix(Command, frozen=True, kw_only=True, tag="pin_prefix.1"):
+    """Keep the entry's whole path from eviction, age and reset, under `name`. A name that is in use moves over."""
+
+    name: str
+    entry: int
+    caller: str = ""
+
+
+class UnpinPrefix(Command, frozen=True, kw_only=True, tag="unpin_prefix.1"):
+    """Let the entry age again."""
+
+    name: str
+    caller: str = ""
+
+
+class DeleteEntries(Command, frozen=True, kw_only=True, tag="delete_entries.1"):
+    """End these entries in every tier. Pinned ones are refused."""
+
+    entries: list[int]
+    caller: str = ""
+
+
+class PromoteEntry(Command, frozen=True, kw_only=True, tag="promote_entry.1"):
+    """Read the entry into memory. `request` names the errand: the restore ends with RecordRestore under that name."""
+
+    request: str
+    entry: int
+    caller: str = ""
+
+
+class DemoteEntry(Command, frozen=True, kw_only=True, tag="demote_entry.1"):
+    """Let the entry's own pieces leave memory where disk holds them; have the others written."""
+
+    entry: int
+    caller: str = ""
+
+
+class ShrinkMemory(Command, frozen=True, kw_only=True, tag="shrink_memory.1"):
+    """The machine is short of memory: bring entries and snapshots down to `target_bytes`, at most `limit` victims."""
+
+    target_bytes: int
+    limit: int = 256
 
 
 class Recover(Command, frozen=True, kw_only=True, tag="recover.1"):
@@ -161,5 +215,11 @@ AnyCommand = (
     | RecordRestore
     | SweepExpired
     | ResetCache
+    | PinPrefix
+    | UnpinPrefix
+    | DeleteEntries
+    | PromoteEntry
+    | DemoteEntry
+    | ShrinkMemory
     | Recover
 )

@@ -3,14 +3,19 @@
 Tags end in the format version of that event. Fields are only ever appended, with defaults.
 """
 
-import msgspec
-
+from mlxcel.core.event import Event as Event
 from mlxcel.core.keys import NamespaceKey
+from mlxcel.core.operator_events import CacheReset as CacheReset
+from mlxcel.core.operator_events import EntriesDeleted as EntriesDeleted
+from mlxcel.core.operator_events import EntryDemoted as EntryDemoted
+from mlxcel.core.operator_events import MemoryShrunk as MemoryShrunk
+from mlxcel.core.operator_events import OperationRefused as OperationRefused
+from mlxcel.core.operator_events import PrefixPinned as PrefixPinned
+from mlxcel.core.operator_events import PrefixUnpinned as PrefixUnpinned
+from mlxcel.core.operator_events import PromotionStarted as PromotionStarted
+from mlxcel.core.operator_events import Recovered as Recovered
+from mlxcel.core.operator_events import SweepDone as SweepDone
 from mlxcel.core.policy import Policy
-
-
-class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all events."""
 
 
 class PolicyAdopted(Event, frozen=True, tag="policy_adopted.1"):
@@ -119,7 +124,8 @@ class PieceSealed(Event, frozen=True, tag="piece_sealed.1"):
 
 
 class SnapshotTaken(Event, frozen=True, tag="snapshot_taken.1"):
-    """The whole state at `length` tokens is kept at `node` below `parent`; the last `tail_tokens` are beyond the parent."""
+    """The whole state at `length` tokens is kept at `node` below `parent`; the last `tail_tokens` are beyond the parent.
+    `self_evictions`: how many snapshots of the same session had to go for it."""
 
     request: str
     node: int
@@ -132,6 +138,7 @@ class SnapshotTaken(Event, frozen=True, tag="snapshot_taken.1"):
     origin: str
     session_key: str
     spill: bool
+    self_evictions: int = 0
 
 
 class SnapshotSuperseded(Event, frozen=True, tag="snapshot_superseded.1"):
@@ -229,32 +236,6 @@ class PrefixRestored(Event, frozen=True, tag="prefix_restored.1"):
     request: str
 
 
-class CacheReset(Event, frozen=True, tag="cache_reset.1"):
-    """Everything that no request leased is forgotten."""
-
-    caller: str
-    entries: int
-    freed_bytes: int
-
-
-class SweepDone(Event, frozen=True, tag="sweep_done.1"):
-    """A sweep looked for expired pieces and entries and dropped `victims`; `more` are left for the next step."""
-
-    victims: int
-    more: bool
-
-
-class Recovered(Event, frozen=True, tag="recovered.1"):
-    """The process started: leases released, memory empty, counters at 0."""
-
-    requests_lost: int
-    pieces_missing: int
-    pieces_found: int
-    orphans: int
-    log_cut_bytes: int
-    detail: str
-
-
 AnyEvent = (
     PolicyAdopted
     | NamespaceOpened
@@ -280,6 +261,13 @@ AnyEvent = (
     | PrefixRestored
     | RestoreFailed
     | CacheReset
+    | PrefixPinned
+    | PrefixUnpinned
+    | EntriesDeleted
+    | PromotionStarted
+    | EntryDemoted
+    | OperationRefused
+    | MemoryShrunk
     | SweepDone
     | Recovered
 )

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from mlxcel.core import events as ev
 from mlxcel.core import residency
+from mlxcel.core.evolve_tiers import HANDLERS, by_snapshot, count_hit
+from mlxcel.core.pins import pin, unpin_entry
 from mlxcel.core.recovery import apply_recovered, apply_reset
-from mlxcel.core.state import NOT_STORED, QUEUED, STORED, Blob, Entry, Namespace, Node, Request, State
+from mlxcel.core.state import NOT_STORED, QUEUED, Blob, Entry, Namespace, Node, Request, State
 from mlxcel.core.tokens import cut
 
 
@@ -32,6 +36,7 @@ def _namespace_opened(state: State, e: ev.NamespaceOpened) -> None:
         e.namespace, e.root, e.key, digest, e.model_id, e.kv_bytes_per_token, e.reuse, e.fingerprint_parts
     )
     state.by_namespace[digest] = e.namespace
+    state.related.setdefault(e.key.relatives(), []).append(e.namespace)
     state.nodes[e.root] = Node(e.root, 0, e.namespace, 0, 0, 0, b"", state.now_us)
     state.next_namespace, state.next_node = e.namespace + 1, e.root + 1
 
@@ -58,31 +63,27 @@ def _prefix_adopted(state: State, e: ev.PrefixAdopted) -> None:
         entry.hits += 1
         residency.touch_entry(state, entry)
     state.count("lookups")
+    if by_snapshot(state, e.request):
+        state.count("snapshot_lookups")
     if not e.restore:
-        _count_hit(state, request)
-
-
-def _count_hit(state: State, request: Request) -> None:
-    state.count("hits")
-    state.count("prefix_tokens_reused", request.adopted)
-    if request.restore:
-        state.count("disk_hits")
-    if state.namespaces[request.namespace].reuse == "snapshot":
-        state.count("snapshot_hits")
-        state.count("snapshot_tokens_reused", request.adopted)
+        count_hit(state, request)
 
 
 def _prefix_missed(state: State, e: ev.PrefixMissed) -> None:
     state.count("lookups")
     state.count("misses")
     state.count("miss_" + e.reason)
+    if by_snapshot(state, e.request):
+        state.count("snapshot_lookups")
+        state.count("snapshot_misses")
 
 
 def _reuse_refused(state: State, e: ev.ReuseRefused) -> None:
     state.reject_reasons[e.reason] = state.reject_reasons.get(e.reason, 0) + 1
     state.last_reject = [e.reason, e.request, e.context_tokens, e.entry_tokens, state.now_us // 1000]
     if e.reason == "oversized" and e.stage == "donate":
-        state.count("rejections_oversized")
+        own = "snapshot_" if e.request in state.requests and by_snapshot(state, e.request) else ""
+        state.count(own + "rejections_oversized")
 
 
 def _served_cold(state: State, e: ev.RequestServedCold) -> None:
@@ -112,8 +113,11 @@ def _snapshot_taken(state: State, e: ev.SnapshotTaken) -> None:
     parent = state.nodes[e.parent]
     node = Node(e.node, e.parent, parent.namespace, e.blob, 0, e.length - e.tail_tokens, label, state.now_us, True)
     node.origin, node.session_key = e.origin, e.session_key
+    node.template_sig = state.requests[e.request].template_sig
     _add(state, node, Blob(e.blob, e.key, e.nbytes, True), e.spill)
     state.count("snapshot_inserts")
+    if e.self_evictions:
+        state.count("snapshot_self_evictions", e.self_evictions)
 
 
 def _add(state: State, node: Node, blob: Blob, spill: bool) -> None:
@@ -145,7 +149,9 @@ def _prefix_sealed(state: State, e: ev.PrefixSealed) -> None:
 
 def _entry_donated(state: State, e: ev.EntryDonated) -> None:
     request = state.requests[e.request]
+    held = []
     if e.replaced:
+        held = unpin_entry(state, state.entries[e.replaced])
         residency.forget_entry(state, e.replaced)
     entry = Entry(
         e.entry, e.digest, request.namespace, e.node, e.length, request.template_sig, request.session_key,
@@ -153,6 +159,8 @@ def _entry_donated(state: State, e: ev.EntryDonated) -> None:
     )  # fmt: skip
     state.next_entry = e.entry + 1
     residency.remember_entry(state, entry)
+    for made in held:
+        pin(state, msgspec.structs.replace(made, entry=entry.id))
     residency.touch(state, e.node)
     for node in state.path(e.node):
         node.via = e.entry
@@ -165,88 +173,6 @@ def _request_ended(state: State, e: ev.RequestEnded) -> None:
     request = state.requests.pop(e.request)
     residency.release(state, request.node)
     state.count("ended_" + e.outcome)
-
-
-def _piece_evicted(state: State, e: ev.PieceEvicted) -> None:
-    node = state.nodes[e.node]
-    if e.tier == "memory":
-        residency.leave_memory(state, node)
-    else:
-        residency.leave_disk(state, node)
-    state.count(f"{e.tier}_pieces_evicted_{e.reason}")
-    if not node.memory and not node.disk:
-        residency.remove(state, node)
-
-
-def _entry_evicted(state: State, e: ev.EntryEvicted) -> None:
-    entry = state.entries[e.entry]
-    if entry.resident and e.reason != "replaced":
-        state.count("evictions_ttl" if e.reason == "ttl" else "evictions_lru")
-    if e.tier == "memory":
-        entry.resident = False
-        state.resident.pop(e.entry, None)
-        return
-    if e.tier == "disk":
-        state.count("disk_evictions_" + ("ttl" if e.reason == "ttl" else "lru"))
-    residency.forget_entry(state, e.entry)
-
-
-def _spill_queued(state: State, e: ev.SpillQueued) -> None:
-    blob = state.blobs[e.blob]
-    blob.disk_state = QUEUED
-    for node_id in blob.nodes:
-        residency.enter_disk(state, state.nodes[node_id])
-        residency.raise_ancestors(state, node_id)
-
-
-def _piece_spilled(state: State, e: ev.PieceSpilled) -> None:
-    blob = state.blobs[e.blob]
-    state.disk_bytes += e.stored_bytes - blob.stored_bytes
-    blob.disk_state, blob.stored_bytes = STORED, e.stored_bytes
-    state.count("spills")
-    state.count("bytes_written", e.stored_bytes)
-
-
-def _spill_failed(state: State, e: ev.SpillFailed) -> None:
-    state.count("spill_failures")
-    blob = state.blobs.get(e.blob)
-    if blob is None:
-        return
-    for node_id in list(blob.nodes):
-        residency.leave_disk(state, state.nodes[node_id])
-    state.disk_bytes -= blob.stored_bytes
-    blob.disk_state, blob.stored_bytes = NOT_STORED, 0
-
-
-def _piece_restored(state: State, e: ev.PieceRestored) -> None:
-    state.count("restores")
-    for node_id in e.nodes:
-        residency.enter_memory(state, state.nodes[node_id])
-        for entry_id in state.nodes[node_id].anchored:
-            entry = state.entries[entry_id]
-            if not entry.resident:
-                entry.resident = True
-                state.resident[entry_id] = None
-    for node_id in e.nodes:
-        residency.touch(state, node_id)
-
-
-def _prefix_restored(state: State, e: ev.PrefixRestored) -> None:
-    request = state.requests[e.request]
-    _count_hit(state, request)
-    request.restore = []
-
-
-def _restore_failed(state: State, e: ev.RestoreFailed) -> None:
-    request = state.requests[e.request]
-    residency.release(state, request.node)
-    request.node, request.adopted, request.kept = state.namespaces[request.namespace].root, 0, 0
-    request.source, request.restore = "cold", []
-    state.count("restore_failures")
-
-
-def _sweep_done(state: State, e: ev.SweepDone) -> None:
-    state.count("sweeps")
 
 
 _HANDLERS: dict[type, Callable[[State, Any], None]] = {
@@ -265,15 +191,7 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.PrefixSealed: _prefix_sealed,
     ev.EntryDonated: _entry_donated,
     ev.RequestEnded: _request_ended,
-    ev.PieceEvicted: _piece_evicted,
-    ev.EntryEvicted: _entry_evicted,
-    ev.SpillQueued: _spill_queued,
-    ev.PieceSpilled: _piece_spilled,
-    ev.SpillFailed: _spill_failed,
-    ev.PieceRestored: _piece_restored,
-    ev.PrefixRestored: _prefix_restored,
-    ev.RestoreFailed: _restore_failed,
     ev.CacheReset: apply_reset,
-    ev.SweepDone: _sweep_done,
     ev.Recovered: apply_recovered,
+    **HANDLERS,
 }

@@ -87,6 +87,10 @@ class NamespaceKey(msgspec.Struct, frozen=True):
         head = (NAMESPACE_TAG, _field(self.model_fingerprint), _field(self.lora_id), rope, _field(self.kv_mode))
         return blake3(b"".join((*head, self.media_digest, _field(self.tenant_salt), _u64(self.block_size)))).digest()
 
+    def relatives(self) -> bytes:
+        """Return what namespaces share that differ at most in RoPE regime and KV mode: the same text, other numbers."""
+        return msgspec.structs.replace(self, rope_regime=None, kv_mode="").digest()
+
 
 class PieceHasher:
     """Piece keys along one token sequence: BLAKE3 over (namespace, start, every token before the piece's end).

@@ -9,7 +9,9 @@ SECOND_US = 1_000_000
 class Policy(msgspec.Struct, frozen=True, array_like=True):
     """Limits of the cache. Byte sizes are raw KV bytes in memory, stored (compressed) bytes on disk; times in microseconds.
 
-    A time to live of 0 means never. New fields go at the end, with a default.
+    A time to live of 0 means never. `ranking`: "leaf-lru" (least recent leaf piece) or "entry-lru" (the guide's: whole
+    entries). `memory_cap_bytes`: entries, snapshots and live KV together; 0 is no cap. New fields go at the end, with a
+    default.
     """
 
     enabled: bool = True
@@ -29,8 +31,18 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     donate_cancelled: bool = True
     ranking: str = "leaf-lru"
     strict_template_bucket: bool = False
+    memory_cap_bytes: int = 0
 
     @property
     def active(self) -> bool:
         """True when anything can be cached at all."""
         return self.enabled and self.capacity_bytes > 0 and self.max_entries > 0
+
+    def writes_behind(self, nbytes: int) -> bool:
+        """True when a new piece of this size goes to disk at once: nothing is written that could not stay there."""
+        return self.write_policy == "behind" and 0 < nbytes <= self.disk_capacity_bytes
+
+    @property
+    def writes_on_evict(self) -> bool:
+        """True when a piece is written to disk only as it leaves memory."""
+        return self.write_policy == "on-evict" and self.disk_capacity_bytes > 0

@@ -2,6 +2,7 @@
 
 from mlxcel.core import events as ev
 from mlxcel.core import residency
+from mlxcel.core.pins import unpin
 from mlxcel.core.state import MEMORY, NOT_STORED, QUEUED, Node, State
 
 
@@ -27,6 +28,9 @@ def apply_recovered(state: State, e: ev.Recovered) -> None:
 
 def apply_reset(state: State, e: ev.CacheReset) -> None:
     """Forget all nodes that no request leases and no pin holds, with their entries."""
+    if e.include_pins:
+        for name in list(state.pins):
+            unpin(state, name)
     kept = held_nodes(state)
     for entry_id in [k for k, entry in state.entries.items() if entry.node not in kept]:
         residency.forget_entry(state, entry_id)
@@ -38,13 +42,9 @@ def apply_reset(state: State, e: ev.CacheReset) -> None:
     state.count("resets")
 
 
-def held_nodes(state: State) -> set[int]:
-    """Return the roots and all nodes that a lease or a pin holds, with everything before them."""
-    held: set[int] = set()
-    for node in state.nodes.values():
-        if node.leases or node.pinned or not node.parent:
-            held.update((node.id, *(before.id for before in state.path(node.id))))
-    return held
+def held_nodes(state: State, pins_too: bool = True) -> set[int]:
+    """Return the roots and all nodes that a lease or a pin holds (both count along whole paths)."""
+    return {n.id for n in state.nodes.values() if n.leases or (n.pinned and pins_too) or not n.parent}
 
 
 def bottom_up(state: State) -> list[Node]:

@@ -1,5 +1,6 @@
 """Small changes to nodes, blobs and recency that `evolve` is built from. Byte counts change here and nowhere else."""
 
+from mlxcel.core.pins import unpin_entry
 from mlxcel.core.state import DISK, MEMORY, NOT_STORED, Entry, Node, State
 from mlxcel.core.tokens import TOKEN_BYTES
 
@@ -17,6 +18,7 @@ def insert(state: State, node: Node) -> None:
     if node.snapshot:
         parent.snapshots = parent.snapshots or {}
         parent.snapshots[child_key(state, node)] = node.id
+        state.session_snapshots.setdefault((node.namespace, node.session_key), {})[node.id] = None
     else:
         parent.children = parent.children or {}
         parent.children[child_key(state, node)] = node.id
@@ -32,6 +34,8 @@ def remove(state: State, node: Node) -> None:
     table = parent.snapshots if node.snapshot else parent.children
     assert table is not None
     del table[child_key(state, node)]
+    if node.snapshot:
+        _drop(state.session_snapshots, (node.namespace, node.session_key), node.id)
     for entry_id in node.anchored:
         entry = state.entries[entry_id]
         entry.node, entry.length = parent.id, min(entry.length, parent.end)
@@ -42,6 +46,13 @@ def remove(state: State, node: Node) -> None:
         del state.blobs[blob.id]
         del state.blob_by_key[blob.key]
     del state.nodes[node.id]
+
+
+def _drop(index: dict[tuple[int, str], dict[int, None]], key: tuple[int, str], member: int) -> None:
+    members = index[key]
+    del members[member]
+    if not members:
+        del index[key]
 
 
 def enter_memory(state: State, node: Node) -> None:
@@ -140,7 +151,7 @@ def split(state: State, node_id: int, head_id: int, tokens: int) -> None:
     parent = state.nodes[node.parent]
     at = tokens * TOKEN_BYTES
     head = Node(head_id, parent.id, node.namespace, node.blob, node.row, node.start, node.label[:at], node.last_used_us)
-    head.via, head.keep_until_us, head.leases = node.via, node.keep_until_us, node.leases
+    head.via, head.keep_until_us, head.leases, head.pinned = node.via, node.keep_until_us, node.leases, node.pinned
     assert parent.children is not None
     parent.children[child_key(state, head)] = head_id
     state.nodes[head_id] = head
@@ -162,6 +173,7 @@ def remember_entry(state: State, entry: Entry) -> None:
     """File a new entry as the most recent one."""
     state.entries[entry.id] = entry
     state.by_digest[entry.digest] = entry.id
+    state.buckets.setdefault((entry.namespace, entry.template_sig), {})[entry.id] = None
     node = state.nodes[entry.node]
     node.anchored = [*node.anchored, entry.id]
     state.latest_in_session[entry.namespace, entry.session_key] = entry.id
@@ -172,8 +184,10 @@ def remember_entry(state: State, entry: Entry) -> None:
 
 
 def forget_entry(state: State, entry_id: int) -> None:
-    """Drop an entry from every index; its pieces are another matter."""
+    """Drop an entry and its pins from every index; its pieces are another matter."""
+    unpin_entry(state, state.entries[entry_id])
     entry = state.entries.pop(entry_id)
+    _drop(state.buckets, (entry.namespace, entry.template_sig), entry_id)
     state.resident.pop(entry_id, None)
     state.short_lived.pop(entry_id, None)
     if state.by_digest.get(entry.digest) == entry_id:

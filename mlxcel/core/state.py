@@ -15,6 +15,7 @@ from mlxcel.core.tokens import TOKEN_BYTES
 
 MEMORY, DISK = "memory", "disk"
 NOT_STORED, QUEUED, STORED = 0, 1, 2
+PROMOTION = "promotion"  # source of a request that only stands for an operator's errand
 
 
 class Namespace(msgspec.Struct, array_like=True):
@@ -40,6 +41,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
 
     `row`: first row of the run inside its blob. `memory`/`disk`: counted as resident there. `*_children` count resident
     nodes below. `children`: first block -> node; `snapshots`: tail tokens -> node. `anchored`: entries that end here.
+    `leases`, `pinned`: how many requests and pins hold the path through here. A snapshot knows whose it is.
     `uses`: requests that adopted exactly up to here.
     """
 
@@ -55,7 +57,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     origin: str = ""
     session_key: str = ""
     leases: int = 0
-    pinned: bool = False
+    pinned: int = 0
     memory: bool = False
     disk: bool = False
     keep_until_us: int = 0
@@ -66,6 +68,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     children: dict[bytes, int] | None = None
     snapshots: dict[bytes, int] | None = None
     anchored: list[int] = []
+    template_sig: str = ""
 
     @property
     def tokens(self) -> int:
@@ -108,6 +111,16 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     ttl_us: int = -1
     hits: int = 0
     resident: bool = True
+    pins: int = 0
+
+
+class Pin(msgspec.Struct, array_like=True, frozen=True):
+    """An operator's hold on an entry, under a name. Its whole path stays, whatever its age."""
+
+    name: str
+    entry: int
+    caller: str
+    pinned_us: int
 
 
 class Request(msgspec.Struct, array_like=True):
@@ -149,6 +162,7 @@ class State:
         self.counters: dict[str, int] = {}
         self.reject_reasons: dict[str, int] = {}
         self.last_reject: list[str | int] = []
+        self.pins: dict[str, Pin] = {}
         # derived
         self.resident: OrderedDict[int, None] = OrderedDict()
         self.short_lived: dict[int, None] = {}
@@ -156,6 +170,9 @@ class State:
         self.by_namespace: dict[bytes, int] = {}
         self.blob_by_key: dict[bytes, int] = {}
         self.latest_in_session: dict[tuple[int, str], int] = {}
+        self.session_snapshots: dict[tuple[int, str], dict[int, None]] = {}
+        self.buckets: dict[tuple[int, str], dict[int, None]] = {}
+        self.related: dict[bytes, list[int]] = {}
         self.lru: dict[tuple[str, bool], OrderedDict[int, None]] = {
             (tier, snapshot): OrderedDict() for tier in (MEMORY, DISK) for snapshot in (False, True)
         }

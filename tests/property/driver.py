@@ -114,7 +114,7 @@ class Driver:
                 session_key=rng.choice("ab"),
                 tokens=from_ids(tokens),
                 ttl_us=rng.choice([-1, -1, 300]),
-            )  # fmt: skip
+            )
         )
         self.live[request] = Live(tokens, reuse)
         waiting = self.state.requests[request].restore

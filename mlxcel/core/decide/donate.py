@@ -7,6 +7,7 @@ from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.extend import plan_extension
 from mlxcel.core.keys import entry_digest
 from mlxcel.core.reasons import RefusalReason
+from mlxcel.core.room import limit_entries
 from mlxcel.core.state import MEMORY, Namespace, Request, State
 from mlxcel.core.tokens import TOKEN_BYTES, count, cut
 
@@ -20,7 +21,9 @@ def decide_seal(state: State, c: cmd.SealPrefix) -> list[ev.Event]:
         return []
     if length * namespace.kv_bytes_per_token > state.policy.capacity_bytes:
         return []
-    grown = plan_extension(state, request, request.tokens, length)
+    grown = plan_extension(state, request, request.tokens, length, EvictionPlan(state), c.live_bytes)
+    if grown.length <= request.kept:
+        return []
     return [*grown.events, ev.PrefixSealed(c.request, grown.node, grown.length)]
 
 
@@ -39,10 +42,16 @@ def _donation(state: State, request: Request, tokens: bytes, c: cmd.DonatePrefix
     policy = state.policy
     if not policy.active:
         return [_refused(request, RefusalReason.DISABLED, c.length)]
+    if c.length <= 0:
+        return [_refused(request, RefusalReason.EMPTY_SET, c.length)]
     if c.length < policy.min_prefix_tokens:
         return [_refused(request, RefusalReason.PREFIX_TOO_SHORT, c.length)]
+    if c.regime_crossed:
+        return [_refused(request, RefusalReason.ROPE_REGIME_MISMATCH, c.length, "generation crossed the RoPE boundary")]
+    digest = _digest(namespace, request, tokens)
+    replaced = state.by_digest.get(digest, 0)
     if namespace.reuse == "snapshot":
-        node, events = keep_snapshot(state, request, tokens, c.length, c.state_nbytes, "completion", c.awaited)
+        node, events = keep_snapshot(state, request, tokens, c, c.state_nbytes, "completion", replaced)
         if not node:
             return events
         length = c.length
@@ -54,57 +63,29 @@ def _donation(state: State, request: Request, tokens: bytes, c: cmd.DonatePrefix
             return [_refused(request, RefusalReason.OVERSIZED, c.length, detail=detail)]
         if length < policy.min_prefix_tokens:
             return [_refused(request, RefusalReason.BLOCK_BOUNDARY_FLOOR, c.length)]
-        grown = plan_extension(state, request, tokens, length)
+        grown = plan_extension(state, request, tokens, length, EvictionPlan(state), c.live_bytes, entry=replaced)
         events, node, length = list(grown.events), grown.node, grown.length
-        if length < policy.min_prefix_tokens:
+        if length < policy.min_prefix_tokens or not grown.fits:
             return [_refused(request, RefusalReason.OVERSIZED, c.length, detail="all room is leased or pinned")]
         events.append(ev.PrefixSealed(request.id, node, length))
-    return events + _entry(state, request, namespace, tokens, node, length, events)
+    return [*events, _donated(state, request, digest, node, length, events)]
 
 
-def _entry(
-    state: State, request: Request, namespace: Namespace, tokens: bytes, node: int, length: int, before: list[ev.Event]
-) -> list[ev.Event]:
-    """File the entry, taking over from one of equal digest; then keep the number of entries within its limit."""
-    digest = entry_digest(
+def _digest(namespace: Namespace, request: Request, tokens: bytes) -> bytes:
+    return entry_digest(
         namespace.model_id, namespace.key.lora_id, request.template_sig, request.session_key,
         namespace.key.rope_regime, namespace.key.media_digest, tokens,
     )  # fmt: skip
-    gone = {e.entry for e in before if isinstance(e, ev.EntryEvicted) and e.tier != MEMORY}
+
+
+def _donated(
+    state: State, request: Request, digest: bytes, node: int, length: int, before: list[ev.Event]
+) -> ev.EntryDonated:
+    """File the entry; it takes over from one of equal digest, unless that has just gone."""
     replaced = state.by_digest.get(digest, 0)
-    if replaced in gone:
+    if any(isinstance(e, ev.EntryEvicted) and e.entry == replaced and e.tier != MEMORY for e in before):
         replaced = 0
-    donated = ev.EntryDonated(request.id, state.next_entry, digest, node, length, replaced, "completion")
-    demoted = {e.entry for e in before if isinstance(e, ev.EntryEvicted)}
-    stay = [e for e in state.resident if e not in demoted and e != replaced]
-    excess = len(stay) + 1 - state.policy.max_entries
-    events: list[ev.Event] = []
-    if excess > 0:
-        protected = {n.id for n in state.path(request.node)} | _touched(before)
-        plan = EvictionPlan(state, protected)
-        for entry_id in stay[:excess]:
-            if state.entries[entry_id].node not in protected:
-                plan.drop_entry(entry_id, "lru")
-        events = _without_repeats(plan.events, before)
-    return [*events, donated]
-
-
-def _touched(before: list[ev.Event]) -> set[int]:
-    """Return nodes that earlier events of the same decision took out or built on; the entry limit leaves them alone."""
-    nodes: set[int] = set()
-    for e in before:
-        if isinstance(e, ev.PieceEvicted):
-            nodes.add(e.node)
-        elif isinstance(e, ev.PieceSplit):
-            nodes.update((e.node, e.head))
-        elif isinstance(e, ev.PieceSealed | ev.SnapshotTaken):
-            nodes.add(e.parent)
-    return nodes
-
-
-def _without_repeats(events: list[ev.Event], before: list[ev.Event]) -> list[ev.Event]:
-    taken = {e.node for e in before if isinstance(e, ev.PieceEvicted)}
-    return [e for e in events if not (isinstance(e, ev.PieceEvicted) and e.node in taken)]
+    return ev.EntryDonated(request.id, state.next_entry, digest, node, length, replaced, "completion")
 
 
 def decide_end(state: State, c: cmd.EndRequest) -> list[ev.Event]:
@@ -120,8 +101,11 @@ def decide_end(state: State, c: cmd.EndRequest) -> list[ev.Event]:
         and request.kept > request.adopted
         and request.kept >= policy.min_prefix_tokens
     ):
-        tokens = request.tokens[: request.kept * TOKEN_BYTES]
-        events += _entry(state, request, namespace, tokens, request.node, request.kept, [])
+        digest = _digest(namespace, request, request.tokens[: request.kept * TOKEN_BYTES])
+        plan = EvictionPlan(state, (node.id for node in state.path(request.node)))
+        if limit_entries(plan, state.by_digest.get(digest, 0)):
+            events += plan.events
+            events.append(_donated(state, request, digest, request.node, request.kept, events))
     return [*events, ev.RequestEnded(c.request, c.outcome, c.detail)]
 
 

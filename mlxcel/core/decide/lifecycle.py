@@ -3,8 +3,12 @@
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.policy import LOGIC_VERSION
+from mlxcel.core.reasons import RefusalReason
 from mlxcel.core.recovery import held_nodes
 from mlxcel.core.state import QUEUED, STORED, State
+
+# Why a request that would have used the cache could not: the guide's name for it.
+_COLD_REFUSALS = {"disabled": RefusalReason.DISABLED, "unknown_cache_class": RefusalReason.MODEL_OWNED_STATE}
 
 
 def decide_policy(state: State, c: cmd.AdoptPolicy) -> list[ev.Event]:
@@ -30,17 +34,21 @@ def decide_namespace(state: State, c: cmd.OpenNamespace) -> list[ev.Event]:
 
 
 def decide_cold(state: State, c: cmd.ServeCold) -> list[ev.Event]:
-    """A request goes past the cache."""
-    return [ev.RequestServedCold(c.request, c.reason, c.prompt_tokens)]
+    """A request goes past the cache; where that was not its own wish, a refusal says why."""
+    events: list[ev.Event] = [ev.RequestServedCold(c.request, c.reason, c.prompt_tokens)]
+    refusal = _COLD_REFUSALS.get(c.reason)
+    if refusal is not None:
+        events.append(ev.ReuseRefused(c.request, "adopt", refusal, c.prompt_tokens, 0, c.detail))
+    return events
 
 
 def decide_reset(state: State, c: cmd.ResetCache) -> list[ev.Event]:
-    """Forget everything that no request leases and no pin holds."""
-    kept = held_nodes(state)
+    """Forget everything that no request leases and no pin holds; or pins too, when asked."""
+    kept = held_nodes(state, pins_too=not c.include_pins)
     entries = sum(1 for entry in state.entries.values() if entry.node not in kept)
     kept_blobs = {state.nodes[n].blob for n in kept}
     freed = sum(b.nbytes for b in state.blobs.values() if b.id not in kept_blobs and b.memory_refs)
-    return [ev.CacheReset(c.caller, entries, freed)]
+    return [ev.CacheReset(c.caller, entries, freed, c.include_pins)]
 
 
 def decide_recover(state: State, c: cmd.Recover) -> list[ev.Event]:

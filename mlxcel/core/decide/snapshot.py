@@ -2,11 +2,12 @@
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.extend import plan_extension
 from mlxcel.core.keys import PieceHasher
 from mlxcel.core.match import match_prefix
 from mlxcel.core.reasons import RefusalReason
-from mlxcel.core.state import Namespace, Node, Request, State
+from mlxcel.core.state import MEMORY, Namespace, Node, Request, State
 from mlxcel.core.tokens import count, cut
 
 
@@ -17,40 +18,63 @@ def decide_capture(state: State, c: cmd.CaptureSnapshot) -> list[ev.Event]:
         return []
     if c.length < state.policy.min_prefix_tokens:
         return [ev.ReuseRefused(c.request, "donate", RefusalReason.PREFIX_TOO_SHORT, c.length)]
-    return keep_snapshot(state, request, request.tokens, c.length, c.nbytes, c.origin, c.awaited)[1]
+    return keep_snapshot(state, request, request.tokens, c, c.nbytes, c.origin)[1]
 
 
 def keep_snapshot(
-    state: State, request: Request, tokens: bytes, length: int, nbytes: int, origin: str, awaited: list[int]
+    state: State,
+    request: Request,
+    tokens: bytes,
+    c: cmd.CaptureSnapshot | cmd.DonatePrefix,
+    nbytes: int,
+    origin: str,
+    entry: int | None = None,
 ) -> tuple[int, list[ev.Event]]:
-    """Return (snapshot node, events); node 0 when it is refused.
+    """Return (snapshot node, events); node 0 when it is refused. `entry`: see plan_extension.
 
     The growing layers' rows up to the last whole block are kept as shared segments, the state and the rows after that
     block as one small blob: both or neither. A model without growing layers keeps only the blob, below the root.
     """
-    namespace, policy = state.namespaces[request.namespace], state.policy
+    namespace, policy, length = state.namespaces[request.namespace], state.policy, c.length
+    if nbytes <= 0:
+        return 0, [_refused(request, RefusalReason.EMPTY_SET, length, "a state of 0 bytes")]
     if nbytes > policy.snapshot_capacity_bytes:
         detail = f"snapshot of {nbytes} bytes, capacity {policy.snapshot_capacity_bytes} bytes"
-        return 0, [ev.ReuseRefused(request.id, "donate", RefusalReason.OVERSIZED, length, 0, detail)]
+        return 0, [_refused(request, RefusalReason.OVERSIZED, length, detail)]
     aligned = length // namespace.block_size * namespace.block_size if namespace.kv_bytes_per_token else 0
     tail = cut(tokens, aligned, length)
     known = _known_snapshot(state, namespace, tokens, aligned, tail)
-    grown = plan_extension(state, request, tokens, aligned, 0 if known else nbytes, {known} if known else set())
-    if grown.length != aligned:
-        detail = "no room for the attention layers"
-        return 0, [ev.ReuseRefused(request.id, "donate", RefusalReason.OVERSIZED, length, 0, detail)]
+    plan = EvictionPlan(state, [known])
+    older = [] if known else _superseded(state, request, tokens, length, origin, c.awaited)
+    for old in older:
+        plan.supersede(old)
+    grown = plan_extension(state, request, tokens, aligned, plan, c.live_bytes, 0 if known else nbytes, entry)
+    if grown.length != aligned or not (grown.fits or (known and entry is None)):
+        return 0, [_refused(request, RefusalReason.OVERSIZED, length, "no room beside what is leased or pinned")]
     if known:
         return known, [*grown.events, ev.PrefixSealed(request.id, known, length)]
-    evicted = {e.node for e in grown.events if isinstance(e, ev.PieceEvicted)}
     node = grown.next_node
     key = PieceHasher(namespace.digest, tokens).key(aligned, length, b"state")
     taken = ev.SnapshotTaken(
         request.id, node, grown.node, grown.next_blob, key, length, count(tail), nbytes, origin, request.session_key,
-        policy.write_policy == "behind",
+        policy.writes_behind(nbytes), _own_losses(state, request, grown.events),
     )  # fmt: skip
-    sealed = ev.PrefixSealed(request.id, node, length)
-    gone = _superseded(state, request, tokens, length, node, origin, evicted | set(awaited))
-    return node, [*grown.events, taken, sealed, *gone]
+    gone: list[ev.Event] = []
+    for old in older:
+        gone += [ev.EntryEvicted(anchored, "replaced", "all") for anchored in old.anchored]
+        gone.append(ev.SnapshotSuperseded(old.id, node, old.blob))
+    return node, [*grown.events, taken, ev.PrefixSealed(request.id, node, length), *gone]
+
+
+def _refused(request: Request, reason: RefusalReason, tokens: int, detail: str) -> ev.ReuseRefused:
+    return ev.ReuseRefused(request.id, "donate", reason, tokens, 0, detail)
+
+
+def _own_losses(state: State, request: Request, events: list[ev.Event]) -> int:
+    """Return how many snapshots of the request's own session the events push out of memory."""
+    evicted = [state.nodes[e.node] for e in events if isinstance(e, ev.PieceEvicted) and e.tier == MEMORY]
+    own = (request.namespace, request.session_key)
+    return sum(1 for node in evicted if node.snapshot and (node.namespace, node.session_key) == own)
 
 
 def _known_snapshot(state: State, namespace: Namespace, tokens: bytes, aligned: int, tail: bytes) -> int:
@@ -63,23 +87,22 @@ def _known_snapshot(state: State, namespace: Namespace, tokens: bytes, aligned: 
 
 
 def _superseded(
-    state: State, request: Request, tokens: bytes, length: int, by: int, origin: str, spared: set[int]
-) -> list[ev.Event]:
-    """An older snapshot of the same session and origin that lies on this one's path has done its work.
+    state: State, request: Request, tokens: bytes, length: int, origin: str, spared: list[int]
+) -> list[Node]:
+    """Older snapshots of the same session and origin that lie on this one's path have done their work.
 
     The request's own lease moves to the new snapshot first, so it does not keep the old one.
     """
     namespace = state.namespaces[request.namespace]
     path = [state.nodes[namespace.root], *match_prefix(state, namespace, tokens).path]
-    found: list[ev.Event] = []
+    found: list[Node] = []
     for node in path:
         for tail, snapshot_id in sorted((node.snapshots or {}).items()):
             old = state.nodes[snapshot_id]
             if snapshot_id in spared or not _is_ancestor(old, request, origin, length):
                 continue
             if cut(tokens, node.end, old.end) == tail:
-                found += [ev.EntryEvicted(entry, "replaced", "all") for entry in old.anchored]
-                found.append(ev.SnapshotSuperseded(snapshot_id, by, old.blob))
+                found.append(old)
     return found
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
-from mlxcel.core.evict import EvictionPlan, disk_order
-from mlxcel.core.state import DISK, MEMORY, QUEUED, State
+from mlxcel.core.evict import EvictionPlan
+from mlxcel.core.room import BOTH, limit_snapshots, make_disk_room, make_room
+from mlxcel.core.state import DISK, MEMORY, PROMOTION, QUEUED, Request, State
 
 
 def decide_spills(state: State, c: cmd.RecordSpills) -> list[ev.Event]:
@@ -23,8 +24,8 @@ def decide_spills(state: State, c: cmd.RecordSpills) -> list[ev.Event]:
     written = [r for r in waiting if not r.error and _still_held(state, plan, r.blob)]
     plan.protected = {node_id for r in written for node_id in state.blobs[r.blob].nodes}
     added = sum(r.stored_bytes for r in written)
-    over = state.disk_bytes + added - plan.freed_bytes[DISK] - state.policy.disk_capacity_bytes
-    plan.make_room(DISK, over, disk_order(state))
+    over = state.disk_bytes + added - plan.freed_bytes(DISK) - state.policy.disk_capacity_bytes
+    make_disk_room(plan, over)
     return [*lost, *(ev.PieceSpilled(r.blob, r.stored_bytes) for r in written), *plan.events]
 
 
@@ -35,26 +36,30 @@ def _still_held(state: State, plan: EvictionPlan, blob: int) -> bool:
 def decide_restore(state: State, c: cmd.RecordRestore) -> list[ev.Event]:
     """What a request waited for is in memory, or can't be had: then what is lost leaves the tree."""
     request = state.requests[c.request]
+    errand = request.source == PROMOTION
     if c.error:
-        return _restore_failed(state, c)
+        events = _restore_failed(state, c)
+        return [*events, ev.RequestEnded(c.request, "promotion_failed", c.error)] if errand else events
     path = state.path(request.node)
-    waiting = set(request.restore)
-    nodes = {blob: [n.id for n in path if n.blob == blob and not n.memory] for blob in request.restore}
-    events: list[ev.Event] = []
-    plan = EvictionPlan(state, {n.id for n in path})
-    for snapshot in (False, True):
-        need = sum(
-            state.blobs[b].nbytes for b in waiting if state.blobs[b].snapshot == snapshot and not state.in_memory(b)
-        )
-        capacity = state.policy.snapshot_capacity_bytes if snapshot else state.policy.capacity_bytes
-        over = state.memory_bytes[snapshot] + need - capacity
-        if not plan.make_room(MEMORY, over, state.lru[MEMORY, snapshot]):
-            for blob in waiting:
-                if state.blobs[blob].snapshot == snapshot:
-                    nodes[blob] = []
-    events += plan.events
-    events += [ev.PieceRestored(blob, nodes[blob]) for blob in request.restore]
-    return [*events, ev.PrefixRestored(c.request)]
+    plan = EvictionPlan(state, (n.id for n in path))
+    kept = {blob for kind in BOTH for blob in _restorable(state, plan, request, kind, c.live_bytes)}
+    nodes = {blob: [n.id for n in path if n.blob == blob and not n.memory] for blob in kept}
+    events = [*plan.events, *(ev.PieceRestored(blob, nodes.get(blob, [])) for blob in request.restore)]
+    return [*events, ev.RequestEnded(c.request, "promoted", "") if errand else ev.PrefixRestored(c.request)]
+
+
+def _restorable(state: State, plan: EvictionPlan, request: Request, kind: bool, live_bytes: int) -> list[int]:
+    """Return the awaited blobs of a kind if room for them can be made: all of them or none stay in memory."""
+    policy = state.policy
+    waiting = [b for b in request.restore if state.blobs[b].snapshot == kind]
+    need = sum(state.blobs[b].nbytes for b in waiting if not state.in_memory(b))
+    capacity = policy.snapshot_capacity_bytes if kind else policy.capacity_bytes
+    fits = make_room(plan, plan.memory_bytes((kind,)) + need - capacity, (kind,))
+    fits = fits and (not kind or limit_snapshots(plan, len(waiting)))
+    if fits and policy.memory_cap_bytes:
+        others = sum(state.blobs[b].nbytes for b in request.restore if not state.in_memory(b))
+        fits = make_room(plan, plan.memory_bytes() + others + live_bytes - policy.memory_cap_bytes, BOTH)
+    return waiting if fits else []
 
 
 def _restore_failed(state: State, c: cmd.RecordRestore) -> list[ev.Event]:
@@ -82,8 +87,11 @@ def decide_sweep(state: State, c: cmd.SweepExpired) -> list[ev.Event]:
     policy = state.policy
     for entry_id in sorted(state.short_lived):
         entry = state.entries[entry_id]
-        if plan.victims < c.limit and entry.ttl_us and entry.last_used_us + entry.ttl_us <= c.at_us:
-            _expire_entry(state, plan, entry_id)
+        due = entry.ttl_us and entry.last_used_us + entry.ttl_us <= c.at_us
+        if due and not entry.pins and plan.victims < c.limit and not plan.is_dead(entry_id):
+            plan.end_entry(entry_id, "ttl")
+    if policy.ranking == "entry-lru" and policy.ttl_us:
+        _expire_entries(state, plan, c)
     for tier, snapshot, ttl_us in (
         (MEMORY, True, policy.snapshot_ttl_us),
         (MEMORY, False, policy.ttl_us),
@@ -97,6 +105,17 @@ def decide_sweep(state: State, c: cmd.SweepExpired) -> list[ev.Event]:
     return [*plan.events, ev.SweepDone(plan.victims, plan.victims >= c.limit)]
 
 
+def _expire_entries(state: State, plan: EvictionPlan, c: cmd.SweepExpired) -> None:
+    """The guide's time to live counts for each entry, whoever else uses its pieces."""
+    for entry_id in state.resident:
+        entry = state.entries[entry_id]
+        if plan.victims >= c.limit or entry.last_used_us + state.policy.ttl_us > c.at_us:
+            return
+        own_time = entry.ttl_us >= 0 or entry.pins or state.nodes[entry.node].snapshot
+        if not own_time and plan.in_memory(entry_id):
+            plan.drop_entry(entry_id, "ttl")
+
+
 def _expire(
     state: State, plan: EvictionPlan, tier: str, order: Iterable[int], before_us: int, c: cmd.SweepExpired
 ) -> None:
@@ -106,19 +125,3 @@ def _expire(
             return
         if node.keep_until_us <= c.at_us and plan.evictable(node, tier):
             plan.evict(node, tier, "ttl")
-
-
-def _expire_entry(state: State, plan: EvictionPlan, entry_id: int) -> None:
-    """An entry with a time to live of its own leaves both tiers with the pieces that only it uses."""
-    entry = state.entries[entry_id]
-    if plan.is_dead(entry_id):
-        return
-    plan.kill_entry(entry_id, "ttl")
-    node = state.nodes[entry.node]
-    while node.parent and not plan.in_use(node):
-        for tier in (DISK, MEMORY):
-            if plan.evictable(node, tier):
-                plan.evict(node, tier, "ttl", final=True)
-        if plan.holds(node, MEMORY) or plan.holds(node, DISK):
-            return
-        node = state.nodes[node.parent]
