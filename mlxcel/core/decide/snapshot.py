@@ -10,6 +10,8 @@ from mlxcel.core.reasons import RefusalReason
 from mlxcel.core.state import MEMORY, Namespace, Node, Request, State
 from mlxcel.core.tokens import count, cut
 
+INTERVALS_A_SESSION = 4  # live snapshots of origin "interval" on one path
+
 
 def decide_capture(state: State, c: cmd.CaptureSnapshot) -> list[ev.Event]:
     """Keep the whole state at a planned position of the prompt."""
@@ -56,7 +58,8 @@ def keep_snapshot(
     node = grown.next_node
     key = PieceHasher(namespace.digest, tokens).key(aligned, length, b"state")
     taken = ev.SnapshotTaken(
-        request.id, node, grown.node, grown.next_blob, key, length, count(tail), nbytes, origin, request.session_key,
+        request.id, node, grown.node, grown.next_blob, key, length, count(tail), nbytes, origin,
+        "" if origin == "system" else request.session_key,
         policy.writes_behind(nbytes), _own_losses(state, request, grown.events),
     )  # fmt: skip
     gone: list[ev.Event] = []
@@ -91,8 +94,11 @@ def _superseded(
 ) -> list[Node]:
     """Older snapshots of the same session and origin that lie on this one's path have done their work.
 
-    The request's own lease moves to the new snapshot first, so it does not keep the old one.
+    Not those of origin "system", which belong to no session; of "interval" the deepest few stay, so that a rewritten
+    tail finds one. The request's own lease moves to the new snapshot first, so it does not keep the old one.
     """
+    if origin == "system":
+        return []
     namespace = state.namespaces[request.namespace]
     path = [state.nodes[namespace.root], *match_prefix(state, namespace, tokens).path]
     found: list[Node] = []
@@ -103,6 +109,8 @@ def _superseded(
                 continue
             if cut(tokens, node.end, old.end) == tail:
                 found.append(old)
+    if origin == "interval":
+        return sorted(found, key=lambda node: node.end)[: 1 - INTERVALS_A_SESSION]
     return found
 
 
