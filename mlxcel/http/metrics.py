@@ -39,10 +39,25 @@ _COUNTERS = {  # metric without _total -> (key of the stats, help)
     "mlxcel_prompt_cache_snapshot_hits": ("snapshot_hits", "Requests that restored a snapshot"),
     "mlxcel_prompt_cache_snapshot_misses": ("snapshot_misses", "Snapshot lookups that restored nothing"),
     "mlxcel_prompt_cache_snapshot_tokens_reused": ("snapshot_tokens_reused", "Prompt tokens saved by snapshots"),
+    "mlxcel_prompt_cache_disk_hits": ("disk_hits", "Requests that read KV back from disk"),
+    "mlxcel_prompt_cache_disk_bytes_written": ("disk_bytes_written", "Bytes that commits to the disk tier wrote"),
 }
 _GAUGES = {
     "mlxcel_prompt_cache_bytes": ("bytes", "Bytes held in memory by all entries"),
     "mlxcel_prompt_cache_entries": ("entries", "Entries alive"),
+    "mlxcel_prompt_cache_disk_bytes": ("disk_bytes", "Bytes of pieces that the disk tier holds"),
+    "mlxcel_prompt_cache_disk_file_bytes": ("disk_file_bytes", "Size of the disk tier's file"),
+    "mlxcel_prompt_cache_disk_bytes_written_per_byte_stored": (
+        "disk_bytes_written_per_byte_stored",
+        "Bytes written to the disk tier for each byte of pieces stored",
+    ),
+    "mlxcel_prompt_cache_spill_queue_bytes": ("spill_queue_bytes", "Bytes that wait to be written"),
+}
+_FAULTS = {  # kind -> key of the stats
+    "restore_failed": "restore_failures",
+    "write_failed": "spill_failures",
+    "write_dropped": "disk_writes_dropped",
+    "store_lost": "disk_losses",
 }
 _LABELLED = {  # metric -> (prefix of the stats keys, label values, help)
     "mlxcel_prompt_cache_evictions": ("evictions_", ("lru", "ttl", "capacity"), "Entries dropped"),
@@ -79,6 +94,18 @@ class _Snapshot(Collector):
             for value in values:
                 family.add_metric([value], self._value(prefix + value))
             yield family
+
+        yield from self._trouble()
+
+    def _trouble(self) -> Iterator[Metric]:
+        faults = CounterMetricFamily("mlxcel_prompt_cache_faults", "What faults cost the cache", labels=["kind"])
+        for kind, key in _FAULTS.items():
+            faults.add_metric([kind], self._value(key))
+        yield faults
+        off = float(bool(self._stats.get("suspended")))
+        yield GaugeMetricFamily("mlxcel_prompt_cache_suspended", "1 while the log can't be written", value=off)
+        off = float(bool(self._stats.get("disk_fault")))
+        yield GaugeMetricFamily("mlxcel_prompt_cache_disk_fault", "1 while the disk tier can't be used", value=off)
 
     def _http(self) -> Iterator[Metric]:
         counters = self._counters
