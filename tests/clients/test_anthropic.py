@@ -175,7 +175,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}] * 5},
         "system[4].cache_control",
     ),
-    ({"messages": [{"role": "user", "content": "x " * 4000}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x " * 20000}]}, "messages"),
 ]
 
 

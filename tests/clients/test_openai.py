@@ -25,7 +25,7 @@ CALL = f'<tool_call>\n{{"name": "tool_1", "arguments": {ARGUMENTS}}}\n</tool_cal
 
 def ask(daemon: Forcing, text: str = "", **more: Any) -> Any:
     """Send a short chat; `text` forces the answer."""
-    body = {"model": "any", "max_tokens": 200, "messages": [{"role": "user", "content": "the quick fox"}], **more}
+    body = {"model": "any", "max_tokens": 600, "messages": [{"role": "user", "content": "the quick fox"}], **more}
     return daemon.openai.chat.completions.create(**body, extra_headers=daemon.saying(text) if text else None)
 
 
