@@ -50,8 +50,8 @@ def plan_extension(
     fits = entry is None or limit_entries(plan, entry)
     fits = fits and _make_snapshot_room(state, plan, snapshot_bytes)
     room = _make_room(state, plan, new_bytes, snapshot_bytes + live_bytes)
-    if room < new_bytes:
-        fits = fits and not room < 0
+    fits = fits and (room >= 0 or not (new_bytes or snapshot_bytes))
+    if new_bytes and room < new_bytes:
         blocks = max(0, room) // namespace.kv_bytes_per_token // namespace.block_size
         length = found.length + blocks * namespace.block_size
     events = list(plan.events)

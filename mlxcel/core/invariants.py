@@ -6,7 +6,15 @@ from mlxcel.core.tokens import TOKEN_BYTES
 
 def broken_invariants(state: State) -> list[str]:
     """Return a sentence for each invariant that does not hold; empty when all is well."""
-    return [*_tree(state), *_bytes(state), *_orders(state), *_entries(state), *_leases(state)]
+    return [
+        *_tree(state),
+        *_bytes(state),
+        *_orders(state),
+        *_entries(state),
+        *_leases(state),
+        *_pins(state),
+        *_indexes(state),
+    ]
 
 
 def _tree(state: State) -> list[str]:
@@ -101,3 +109,35 @@ def _leases(state: State) -> list[str]:
             held[node.id] = held.get(node.id, 0) + 1
     wrong = [n.id for n in state.nodes.values() if n.leases != held.get(n.id, 0)]
     return [f"nodes {wrong[:5]} have leases without owners"] if wrong else []
+
+
+def _pins(state: State) -> list[str]:
+    held: dict[int, int] = {}
+    per_entry: dict[int, int] = {}
+    for name, pin in state.pins.items():
+        entry = state.entries.get(pin.entry)
+        if entry is None or name != pin.name:
+            return [f"pin {name!r} holds entry {pin.entry}, which is gone"]
+        per_entry[entry.id] = per_entry.get(entry.id, 0) + 1
+        for node in state.path(entry.node):
+            held[node.id] = held.get(node.id, 0) + 1
+    wrong = [n.id for n in state.nodes.values() if n.pinned != held.get(n.id, 0)]
+    found = [f"nodes {wrong[:5]} count their pins wrongly"] if wrong else []
+    wrong = [e.id for e in state.entries.values() if e.pins != per_entry.get(e.id, 0)]
+    return [*found, f"entries {wrong[:5]} count their pins wrongly"] if wrong else found
+
+
+def _indexes(state: State) -> list[str]:
+    found = []
+    snapshots: dict[tuple[int, str], set[int]] = {}
+    for node in state.nodes.values():
+        if node.snapshot:
+            snapshots.setdefault((node.namespace, node.session_key), set()).add(node.id)
+    if snapshots != {key: set(members) for key, members in state.session_snapshots.items()}:
+        found.append("the snapshots of a session are not those that its index lists")
+    buckets: dict[tuple[int, str], set[int]] = {}
+    for entry in state.entries.values():
+        buckets.setdefault((entry.namespace, entry.template_sig), set()).add(entry.id)
+    if buckets != {key: set(members) for key, members in state.buckets.items()}:
+        found.append("the entries of a bucket are not those that its index lists")
+    return found

@@ -9,11 +9,13 @@ from mlxcel.core.state import DISK, MEMORY, Node, State
 BOTH = (False, True)
 
 
-def make_room(plan: EvictionPlan, need_bytes: int, kinds: tuple[bool, ...], reason: str = "lru") -> bool:
+def make_room(
+    plan: EvictionPlan, need_bytes: int, kinds: tuple[bool, ...], reason: str = "lru", limit: int = 0
+) -> bool:
     """Free `need_bytes` of memory of these kinds (False: segments, True: snapshots); False when too little can go.
 
     Ranking "leaf-lru" takes the least recent leaf piece; "entry-lru" whole entries, least recent first, and between them
-    pieces that no entry uses.
+    pieces that no entry uses. At most `limit` victims, if that is not 0.
     """
     if need_bytes <= 0:
         return True
@@ -22,6 +24,8 @@ def make_room(plan: EvictionPlan, need_bytes: int, kinds: tuple[bool, ...], reas
     for _ in _victims_by_entry(plan, kinds, reason) if by_entries else _victims_by_leaf(plan, kinds, reason):
         if plan.freed_bytes(MEMORY, kinds) - start >= need_bytes:
             return True
+        if limit and plan.victims >= limit:
+            return False
     return False
 
 

@@ -71,6 +71,10 @@ class Driver:
             disk_ttl_us=rng.choice([0, 3000]),
             write_policy=rng.choice(["behind", "on-evict", "off"]),
             apc_enabled=rng.random() < 0.8,
+            snapshot_max_entries=rng.choice([2, 100]),
+            ranking=rng.choice(["leaf-lru", "leaf-lru", "entry-lru"]),
+            strict_template_bucket=rng.random() < 0.2,
+            memory_cap_bytes=rng.choice([0, 0, 900]),
         )
         self.do(cmd.AdoptPolicy(at_us=0, policy=policy))
         for at, (bytes_per_token, reuse) in enumerate([(10, "prefix"), (10, "snapshot"), (0, "snapshot")]):
@@ -86,7 +90,7 @@ class Driver:
         self.open()
         chances = [
             (0.35, self.adopt), (0.15, self.grow), (0.25, self.finish), (0.15, self.spill), (0.05, self.sweep),
-            (0.02, self.reset), (0.03, self.recover),
+            (0.02, self.reset), (0.03, self.recover), (0.12, self.operate),
         ]  # fmt: skip
         weights, actions = zip(*chances, strict=True)
         for _ in range(steps):
@@ -110,7 +114,7 @@ class Driver:
                 at_us=self.at_us,
                 request=request,
                 namespace=namespace,
-                template_sig="s",
+                template_sig=rng.choice("ssst"),
                 session_key=rng.choice("ab"),
                 tokens=from_ids(tokens),
                 ttl_us=rng.choice([-1, -1, 300]),
@@ -189,8 +193,33 @@ class Driver:
         self.do(cmd.SweepExpired(at_us=self.at_us, limit=self.rng.choice([1, 5, 64])))
 
     def reset(self) -> None:
-        """The operator empties the cache."""
-        self.do(cmd.ResetCache(at_us=self.at_us))
+        """The operator empties the cache, now and then with its pins."""
+        self.do(cmd.ResetCache(at_us=self.at_us, include_pins=self.rng.random() < 0.3))
+
+    def operate(self) -> None:
+        """The operator pins, unpins, deletes, promotes or demotes; or memory runs short."""
+        rng, at_us = self.rng, self.at_us
+        entry = rng.choice([*self.state.entries, 999])
+        name = rng.choice("xyz")
+        errand = f"p{len(self.log)}"
+        command = rng.choice(
+            [
+                cmd.PinPrefix(at_us=at_us, name=name, entry=entry),
+                cmd.UnpinPrefix(at_us=at_us, name=name),
+                cmd.UnpinPrefix(at_us=at_us, name=name),
+                cmd.DeleteEntries(at_us=at_us, entries=[entry, rng.choice([*self.state.entries, 999])]),
+                cmd.PromoteEntry(at_us=at_us, request=errand, entry=entry),
+                cmd.DemoteEntry(at_us=at_us, entry=entry),
+                cmd.ShrinkMemory(at_us=at_us, target_bytes=rng.randrange(300), limit=rng.choice([1, 64])),
+            ]
+        )
+        self.do(command)
+        waiting = self.state.requests[errand].restore if errand in self.state.requests else []
+        if waiting:
+            lost = rng.choice([0, waiting[0]])
+            error = "unreadable" if rng.random() < 0.2 else ""
+            self.do(cmd.RecordRestore(at_us=at_us, request=errand, lost=lost if error else 0, error=error))
+            assert errand not in self.state.requests
 
     def recover(self) -> None:
         """The process dies and starts again with most of what was written."""

@@ -1,9 +1,11 @@
 """S3-FIFO (Yang et al., SOSP'23) on a tree: a small queue for newcomers, a main queue, and names of what left the small one.
 
-Here only leaves can leave: an inner block that comes to the front goes to the back of the main queue.
+Here only leaves can leave: an inner block that comes to the front steps aside, and joins the main queue's back when it has
+become a leaf.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Collection
 
 from mlxcel.core.whatif.blocks import BlockTrace
 from mlxcel.core.whatif.simulate import Outcome
@@ -11,7 +13,7 @@ from mlxcel.core.whatif.simulate import Outcome
 SMALL_SHARE = 10  # one in so many blocks, as in the paper
 MOST_USES = 3
 
-_SMALL, _MAIN = 1, 2
+_SMALL, _MAIN, _ASIDE = 1, 2, 3
 
 
 class _Queues:
@@ -41,31 +43,37 @@ class _Queues:
         self.where[block] = _MAIN
         self.main.append(block)
 
-    def evict_one(self, own: set[int]) -> bool:
+    def evict_one(self, own: Collection[int]) -> bool:
         """Let one leaf go; False when nothing can."""
         patience = (MOST_USES + 2) * (len(self.small) + len(self.main)) + 1
         while patience and (self.small or self.main):
             patience -= 1
-            if self.small and (len(self.small) >= self.small_target or not self.main):
-                block = self.small.popleft()
-                if self.uses[block] > 1 or self.below[block] or block in own:
-                    self.uses[block] = 0
-                    self._to_main(block)
-                    continue
-                self.ghosts[block] = None
-                if len(self.ghosts) > self.ghost_limit:
-                    self.ghosts.popitem(last=False)
+            from_small = bool(self.small) and (len(self.small) >= self.small_target or not self.main)
+            block = (self.small if from_small else self.main).popleft()
+            if self.below[block]:
+                self.where[block] = _ASIDE
+            elif from_small and (self.uses[block] > 1 or block in own):
+                self.uses[block] = 0
+                self._to_main(block)
+            elif not from_small and (self.uses[block] or block in own):
+                self.uses[block] = max(0, self.uses[block] - 1)
+                self.main.append(block)
             else:
-                block = self.main.popleft()
-                if self.uses[block] or self.below[block] or block in own:
-                    self.uses[block] = max(0, self.uses[block] - 1)
-                    self.main.append(block)
-                    continue
-            self.where[block] = 0
-            if self.parents[block] >= 0:
-                self.below[self.parents[block]] -= 1
-            return True
+                self._leave(block, from_small)
+                return True
         return False
+
+    def _leave(self, block: int, from_small: bool) -> None:
+        if from_small:
+            self.ghosts[block] = None
+            if len(self.ghosts) > self.ghost_limit:
+                self.ghosts.popitem(last=False)
+        self.where[block] = 0
+        before = self.parents[block]
+        if before >= 0:
+            self.below[before] -= 1
+            if not self.below[before] and self.where[before] == _ASIDE:
+                self._to_main(before)
 
 
 def simulate_s3fifo(trace: BlockTrace, capacity: int) -> Outcome:
