@@ -13,6 +13,7 @@ from mlxcel import ports
 from mlxcel.clock import WallClock, steady_s
 from mlxcel.config.settings import Settings
 from mlxcel.core import commands as cmd
+from mlxcel.core.state import STORED
 from mlxcel.limits import disk_capacity, live_budget, make_policy, read_config, software_versions
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.generation import GenerationService, Limits
@@ -57,14 +58,19 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     spill, restorer = _disk_threads(tier, opened.writer, service)
     tiers = Tiers(engine, spill)
     cache = CacheService(state, opened.writer, tiers, clock.now_us)
-    rates = Rates()
+    rates = Rates(restore=settings.disk_restore)
+    missing = 0
     policy = make_policy(settings, engine.facts, read_config(engine.facts.path), engine.memory())
     try:
         if opened.writer.wants_checkpoint():
             cache.checkpoint()  # a log's first record is a checkpoint, so that each segment replays alone
         cache.run(cmd.AdoptPolicy(at_us=clock.now_us(), policy=policy, software=software_versions()))
         cut = opened.cut.cut_bytes if opened.cut else 0
-        orphans = settle(cache, tier.inventory() if tier else {}, cut, detail)
+        inventory = tier.inventory() if tier else {}
+        missing = sum(b.disk_state == STORED and b.key not in inventory for b in state.blobs.values())
+        if missing:
+            log.warning("disk tier: %d pieces that were stored are missing; they are computed again", missing)
+        orphans = settle(cache, inventory, cut, detail)
         if orphans and spill is not None:
             log.info("disk tier: %d pieces that nothing refers to are deleted", len(orphans))
             spill.delete(0, orphans)
@@ -77,7 +83,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
         log.error("the cache starts suspended: %s", why)
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
-    questions.disk_gauges = _gauges(settings, tier, spill)
+    questions.disk_gauges = _gauges(settings, tier, spill, missing)
     service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())
     loop = EngineLoop(service, engine, reuse, questions)
     return Parts(loop, cache, opened.writer, spill, restorer, tier)
@@ -195,11 +201,11 @@ def _shrink(tier: Any, spill: Any, capacity_bytes: int) -> None:
     shrink_in_background(tier, spill, capacity_bytes)
 
 
-def _gauges(settings: Settings, tier: Any, spill: Any) -> Callable[[], dict[str, Any]]:
+def _gauges(settings: Settings, tier: Any, spill: Any, missing: int) -> Callable[[], dict[str, Any]]:
     from storage.gauges import disk_gauges
 
     fault = "the disk tier could not be opened" if tier is None and settings.disk_active else ""
-    return lambda: disk_gauges(tier, spill, fault)
+    return lambda: disk_gauges(tier, spill, fault) | {"disk_pieces_missing": missing}
 
 
 def _disk_threads(tier: Any, writer: Any, service: GenerationService) -> tuple[Any, Any]:

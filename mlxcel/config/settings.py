@@ -199,6 +199,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         (flag("--disk-write-policy"),), (Env("MLXCEL_DISK_WRITE_POLICY"),),
     )] = "behind"
 
+    disk_restore: Annotated[str, Option(
+        DISK, "Read KV back where that is measured to be sooner than computing it, or always",
+        kinds.choice("measured", "always"), (flag("--disk-restore"),), (Env("MLXCEL_DISK_RESTORE"),),
+    )] = "measured"
+
     log_level: Annotated[str, Option(
         DIAGNOSIS, "How much is logged", kinds.choice("debug", "info", "warning", "error"),
         (flag("--log-level"),), (Env("MLXCEL_LOG_LEVEL"),),

@@ -2,15 +2,21 @@
 
 
 class Rates:
-    """Exponentially smoothed rates; 0.0 until measured. `prefill` in tokens a second, `restore` in raw bytes a second."""
+    """Exponentially smoothed rates; 0.0 until measured. `prefill` in tokens a second, `restore` in raw bytes a second.
 
-    def __init__(self, weight: float = 0.2) -> None:
+    With `restore="always"` decisions never see them, so that what is on disk is read back whatever it costs.
+    """
+
+    def __init__(self, weight: float = 0.2, restore: str = "measured") -> None:
         self._weight = weight
+        self._restore = restore
         self.prefill_tokens_per_s = 0.0
         self.restore_bytes_per_s = 0.0
 
     def measured(self) -> tuple[float, float]:
-        """Return (prefill tokens/s, restore bytes/s)."""
+        """Return (prefill tokens/s, restore bytes/s) for a decision; zeros leave it nothing to compare."""
+        if self._restore == "always":
+            return 0.0, 0.0
         return self.prefill_tokens_per_s, self.restore_bytes_per_s
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:

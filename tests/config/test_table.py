@@ -50,6 +50,7 @@ ROWS = {
     "disk_capacity_bytes": (AUTO, "1T", 1 << 40, "0", 0, "1P"),
     "disk_ttl_s": (604800.0, "1d", 86400.0, "60", 60.0, "inf"),
     "disk_write_policy": ("behind", "off", "off", "on-evict", "on-evict", "sometimes"),
+    "disk_restore": ("measured", "always", "always", "measured", "measured", "sometimes"),
     "log_level": ("info", "debug", "debug", "error", "error", "INFO "),
     "apc_trace": (False, None, None, "1", True, None),
 }
