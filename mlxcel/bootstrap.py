@@ -81,7 +81,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
             _shrink(tier, spill, policy.disk_capacity_bytes)
     except CacheSuspended as why:
         log.error("the cache starts suspended: %s", why)
-    reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s)
+    reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s, settings.boundary_snapshot)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
     questions.disk_gauges = _gauges(settings, tier, spill, missing)
     service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())

@@ -34,6 +34,10 @@ class Boundaries(msgspec.Struct, frozen=True):
         """Return the distinct positions strictly inside the prompt, ascending."""
         return tuple(sorted({at for at in (self.system, self.history, self.turn, *self.marked) if 0 < at < prompt_tokens}))
 
+    def shared(self) -> tuple[int, ...]:
+        """Return the positions that end what many sessions have in common: system prompt, tools and the client's marks."""
+        return tuple(sorted({at for at in (self.system, *self.marked) if at > 0}))
+
 
 def new_message_start(messages: Sequence[Message]) -> int:
     """Return the index of the first message after the last assistant message; leading system messages are history."""

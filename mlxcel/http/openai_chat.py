@@ -88,6 +88,7 @@ async def _prepare(
             scope=cache_scope(body, chat.template_sig, tenant_of(request)),
             options=options,
             boundaries=chat.boundaries.positions(chat.prompt_tokens),
+            shared=chat.boundaries.shared(),
             text=runtime.assembler(stops, chat),
             arrived_s=arrived_s,
         ),

@@ -39,7 +39,10 @@ class TextAssembler(Protocol):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
-    """One generation. `boundaries`: positions (tokens) where prefill is split and a reusable point is kept."""
+    """One generation. `boundaries`: positions (tokens) where prefill is split and a reusable point is kept; `shared`: those
+    of them that end what many sessions have in common. `next_turn`: called on the engine thread when idle, after a healthy
+    end: returns the tokens with which the next turn will begin whatever its user says, or None (see service/warmup.py).
+    """
 
     request_id: str
     tokens: bytes
@@ -48,6 +51,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     scope: CacheScope
     options: CacheOptions = CacheOptions()
     boundaries: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
+    next_turn: Callable[[str], bytes | None] | None = None  # of the answer's whole text
     text: Any = None  # TextAssembler | None
     arrived_s: float = 0.0
 

@@ -28,9 +28,10 @@ class Job:
         self.generated: list[int] = []
         self.prefill_started_s = self.restore_started_s = self.first_token_s = 0.0
         self.cancel_restore: Callable[[], None] | None = None
+        self.restored: Callable[[Job, Any], None] = lambda job, outcome: None
         self.adoptions = 0
         self.stop_string = ""
-        self.boundaries = request.boundaries
+        self.captures: dict[int, str] = {}  # position -> origin of the snapshot that prefill takes there
 
     @property
     def id(self) -> str:
@@ -48,7 +49,7 @@ class Job:
         The grid is absolute, so that equal prefixes are computed in equal pieces whatever was adopted.
         """
         grid = (self.position // chunk_tokens + 1) * chunk_tokens
-        planned = [b for b in self.boundaries if self.position < b < self.total]
+        planned = [b for b in self.captures if self.position < b < self.total]
         return min([grid, self.total - 1, *planned])
 
     def chunk(self, stop: int) -> bytes:

@@ -34,6 +34,7 @@ class EngineLoop:
         self._jobs: OrderedDict[str, Job] = OrderedDict()  # by request id, in order of arrival
         self._stop_at_s: float | None = None
         self._paced = False
+        reuse.chunk_tokens = service.limits.chunk_tokens
         reuse.waiting = lambda: [job for job in self._jobs.values() if job.phase == "waiting"]
 
     def run(self) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mlxcel.core import commands as cmd
@@ -11,6 +12,7 @@ from mlxcel.core.keys import EMPTY_MEDIA, NamespaceKey
 from mlxcel.core.state import Node
 from mlxcel.core.tokens import TOKEN_BYTES
 from mlxcel.ports import CacheScope, Engine, ModelFacts, Part, PieceCorrupt, PieceMissing, Restorer
+from mlxcel.service.boundaries import plan_captures
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.job import Job
 from mlxcel.service.rates import Rates
@@ -32,6 +34,7 @@ class Reuse:
         rates: Rates,
         block_size: int,
         now_s: Callable[[], float],
+        boundary_snapshots: bool = True,
     ) -> None:
         self.cache = cache
         self.engine = engine
@@ -39,6 +42,8 @@ class Reuse:
         self.rates = rates
         self.block_size = block_size
         self._now_s = now_s
+        self.boundary_snapshots = boundary_snapshots
+        self.chunk_tokens = 512  # set by the loop
         self.waiting: Callable[[], list[Job]] = list  # set by the loop: requests that are yet to be looked up
 
     # ------------------------------------------------------------------ arriving
@@ -55,10 +60,7 @@ class Reuse:
             self._cold(job)
 
     def _begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
-        if self.engine.facts.reuse != "snapshot":
-            job.boundaries = ()  # any block can be adopted, so prefill needs no extra cuts
-        elif not job.boundaries:
-            job.boundaries = (job.total - 1,)  # a raw prompt sent again starts right before its last token
+        job.captures = self._captures(job)
         reason = self._bypass(job)
         if reason:
             self.cache.run(
@@ -66,17 +68,28 @@ class Reuse:
             )
             self._cold(job)
             return
-        adopted = self._adopt(job)
+        job.restored = restored
+        self._proceed(job, self._adopt(job))
+
+    def _proceed(self, job: Job, adopted: ev.PrefixAdopted | None) -> None:
+        """Go on with what was adopted: nothing, what is in memory, or what must be read first."""
         if adopted is None:
             self._cold(job)
         elif adopted.restore and self.restorer is not None:
             job.phase, job.restore_started_s = "restoring", self._now_s()
             keys = [self.cache.state.blobs[blob].key for blob in adopted.restore]
-            job.cancel_restore = self.restorer.start(keys, lambda outcome: restored(job, outcome))
+            job.cancel_restore = self.restorer.start(keys, partial(job.restored, job))
         elif adopted.restore:
             self._restore_failed(job, 0, "there is no disk tier")
         else:
             self._assemble(job)
+
+    def _captures(self, job: Job) -> dict[int, str]:
+        """Plan where prefill captures the state; nothing for models that can be adopted at any block."""
+        if self.engine.facts.reuse != "snapshot" or not self.boundary_snapshots:
+            return {}
+        least = self.cache.state.policy.min_prefix_tokens
+        return plan_captures(job.total, job.request.boundaries, job.request.shared, self.chunk_tokens, least)
 
     def _bypass(self, job: Job) -> str:
         options = job.request.options
@@ -119,10 +132,20 @@ class Reuse:
 
     def arrived(self, job: Job, outcome: list[list[Part]] | Exception) -> None:
         """Take over what the restorer read, or go on without it."""
+        try:
+            self._arrived(job, outcome)
+        except CacheSuspended:
+            self._cold(job)
+
+    def _arrived(self, job: Job, outcome: list[list[Part]] | Exception) -> None:
         job.cancel_restore = None
         if job.phase != "restoring":
             return
         request = self.cache.state.requests[job.id]
+        if not request.restore:
+            # Another request found a piece of ours gone, and both adoptions were withdrawn.
+            self._proceed(job, self._adopt(job) if job.adoptions < MAX_ADOPTIONS else None)
+            return
         if isinstance(outcome, Exception):
             self._restore_fault(job, request.restore, outcome)
             return
@@ -135,11 +158,7 @@ class Reuse:
                 return
         nbytes = sum(self.engine.piece_bytes(piece) for piece in pieces.values())
         self.rates.saw_restore(nbytes, self._now_s() - job.restore_started_s)
-        try:
-            self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id), arriving=pieces)
-        except CacheSuspended:
-            self._cold(job)
-            return
+        self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id), arriving=pieces)
         self._assemble(job, pieces)
 
     def _restore_fault(self, job: Job, waiting: list[int], fault: Exception) -> None:
@@ -151,19 +170,9 @@ class Reuse:
         self._restore_failed(job, lost, str(fault) or type(fault).__name__)
 
     def _restore_failed(self, job: Job, lost: int, error: str) -> None:
-        try:
-            self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id, lost=lost, error=error))
-            again = self._adopt(job) if lost and job.adoptions < MAX_ADOPTIONS else None
-        except CacheSuspended:
-            again = None
-        if again is None or again.restore:
-            self._cold(job)
-            if again is not None:
-                self.cache.run(
-                    cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id, error="a second restore is not tried")
-                )
-        else:
-            self._assemble(job)
+        """Say that the pieces can't be had; what is left of the prefix may still be adopted."""
+        self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id, lost=lost, error=error))
+        self._proceed(job, self._adopt(job) if lost and job.adoptions < MAX_ADOPTIONS else None)
 
     def _assemble(self, job: Job, arrived: dict[int, Any] | None = None) -> None:
         state = self.cache.state
@@ -199,8 +208,8 @@ class Reuse:
             if self.engine.facts.reuse == "prefix":
                 command = cmd.SealPrefix(at_us=self.cache.now_us(), request=job.id, length=job.position)
                 self.cache.run(command, cache=job.cache)
-            elif job.position in job.boundaries:
-                self._capture(job, "boundary")
+            elif job.position in job.captures:
+                self._capture(job, job.captures[job.position])
         except CacheSuspended:
             return
 
