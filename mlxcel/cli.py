@@ -1,5 +1,6 @@
 """The commands. Nothing heavy is imported until a command needs it, so that `--help` and a bad flag answer at once."""
 
+import importlib
 import json
 import os
 import sys
@@ -139,6 +140,27 @@ main.add_command(config)
 def server() -> None:
     """Run `mlxcel-server`, which is `mlxcel serve`."""
     serve.main(prog_name="mlxcel-server")
+
+
+# Commands for a data directory live in `ops`, which stands beside this program; each is imported when it is asked for.
+_ELSEWHERE = {
+    "fsck": ("ops.fsck.__main__", "Check log, store and their agreement; repair on request."),
+    "compact": ("ops.fsck.__main__", "Shrink the store's file to what it holds."),
+    "migrate": ("ops.fsck.__main__", "Say what the next start will change."),
+}
+
+
+def _forward(name: str, module: str, text: str) -> click.Command:
+    def run(words: tuple[str, ...]) -> None:
+        getattr(importlib.import_module(module), name).main(args=list(words), prog_name=f"mlxcel {name}")
+
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(name, settings, run, [words], short_help=text, add_help_option=False)
+
+
+for _name, (_module, _text) in _ELSEWHERE.items():
+    main.add_command(_forward(_name, _module, _text))
 
 
 @main.group()

@@ -1,0 +1,1 @@
+"""Checking a data directory, and repairing it on request."""
