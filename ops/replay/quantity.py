@@ -6,11 +6,11 @@ import msgspec
 
 _UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 10**6, "mb": 10**6, "mib": 1 << 20, "g": 10**9,
           "gb": 10**9, "gib": 1 << 30, "t": 10**12, "tb": 10**12, "tib": 1 << 40}  # fmt: skip
-SWEEPABLE = ("capacity", "ttl", "max-entries", "min-prefix")
+SWEEPABLE = ("capacity", "blocks", "ttl", "max-entries", "min-prefix")
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """One setting and the values to try, ascending. Capacity in bytes, ttl in seconds."""
+    """One setting and the values to try, ascending. Capacity in bytes or blocks, ttl in seconds."""
 
     name: str
     values: list[int]

@@ -14,7 +14,13 @@ from ops.replay import svg
 from ops.replay.quantity import Sweep, show_value
 from ops.replay.whatif import Arrivals, Result, Settings, decide_again, load_arrivals, simulate_policy
 
-_FIELDS = {"capacity": "capacity_bytes", "ttl": "ttl_s", "max-entries": "max_entries", "min-prefix": "min_prefix"}
+_FIELDS = {
+    "capacity": "capacity_bytes",
+    "blocks": "capacity_blocks",
+    "ttl": "ttl_s",
+    "max-entries": "max_entries",
+    "min-prefix": "min_prefix",
+}
 _loaded: Arrivals | None = None
 
 

@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     ttl_s: int | None = None
     max_entries: int | None = None
     min_prefix: int | None = None
+    capacity_blocks: int | None = None  # instead of bytes, for simulated policies
 
     def apply(self, policy: Policy) -> Policy:
         """Return the settings with the changes."""
@@ -147,6 +148,8 @@ def simulate_policy(arrivals: Arrivals, settings: Settings) -> Result:
     trace = arrivals.trace
     capacity = settings.capacity_bytes
     blocks = trace.blocks if capacity is None else capacity // arrivals.block_bytes
+    if settings.capacity_blocks is not None:
+        blocks = settings.capacity_blocks
     outcome = simulate(trace, settings.policy, blocks)
     saved = sum(
         min(hits * trace.block_tokens, arrival.input_tokens)

@@ -45,7 +45,7 @@ class Size(click.ParamType):
 @click.option("--max-entries", type=int)
 @click.option("--min-prefix", type=int, help="Tokens.")
 @click.option("--kv-bytes-per-token", type=Size(), default=0, help="For arrivals. [default: as recorded, else 131072]")
-@click.option("--sweep", "span", help="NAME=LOW..HIGH or NAME=A,B,C; NAME: capacity, ttl, max-entries, min-prefix.")
+@click.option("--sweep", "span", help="NAME=LOW..HIGH or NAME=A,B,C; NAME: capacity, blocks, ttl, max-entries, min-prefix.")
 @click.option("--points", type=click.IntRange(1, 64), default=8, show_default=True, help="Values of a sweep's range.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write the sweep's runs there.")
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Write the sweep's curves there, as SVG.")
@@ -135,8 +135,10 @@ def _sweep(
     workers: int,
     as_json: bool,
 ) -> None:
-    if policies and sweep.name != "capacity":
-        raise Unusable("a simulated policy knows capacity only")
+    if policies and sweep.name not in ("capacity", "blocks"):
+        raise Unusable("a simulated policy knows capacity only (in bytes, or in blocks)")
+    if not policies and sweep.name == "blocks":
+        raise Unusable("blocks are for simulated policies: name one with --policy, or sweep capacity")
     jobs = sweeps.plan(sweep, base, policies)
     with ticking("what if", len(jobs)) as tick:
         points = sweeps.run_sweep(source, jobs, kv_bytes, lambda: tick(1), workers)
