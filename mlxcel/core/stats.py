@@ -2,14 +2,15 @@
 
 from mlxcel.core.keys import block_chain
 from mlxcel.core.reasons import RefusalReason
-from mlxcel.core.state import STORED, State
+from mlxcel.core.state import MEMORY, STORED, State
 
 
 def cache_stats(state: State) -> dict[str, int | float | str | bool | None]:
     """Return the flat object of cache statistics; byte gauges count what is held, each blob once."""
     policy, count = state.policy, state.counters.get
     entries = len(state.resident)
-    snapshots = [b for b in state.blobs.values() if b.snapshot and b.memory_refs]
+    snapshots = len(state.lru[MEMORY, True])  # each snapshot node has a blob of its own
+    snapshot_lookups = count("snapshot_lookups", 0)
     lookups, hits = count("lookups", 0), count("hits", 0)
     snapshot_bytes = state.memory_bytes[True]
     on_disk = sum(1 for e in state.entries.values() if _on_disk(state, e.node))
@@ -30,16 +31,25 @@ def cache_stats(state: State) -> dict[str, int | float | str | bool | None]:
         "evictions_lru": count("evictions_lru", 0),
         "evictions_ttl": count("evictions_ttl", 0),
         "rejections_oversized": count("rejections_oversized", 0),
-        "snapshot_entries": len(snapshots),
+        "snapshot_entries": snapshots,
         "snapshot_bytes": snapshot_bytes,
         "snapshot_capacity_bytes": policy.snapshot_capacity_bytes,
         "snapshot_max_entries": policy.snapshot_max_entries,
-        "snapshot_bytes_per_entry": snapshot_bytes // len(snapshots) if snapshots else 0,
+        "snapshot_bytes_per_entry": snapshot_bytes // snapshots if snapshots else 0,
         "snapshot_headroom_bytes": max(0, policy.snapshot_capacity_bytes - snapshot_bytes),
         "snapshot_hits": count("snapshot_hits", 0),
+        "snapshot_lookups": snapshot_lookups,
+        "snapshot_hit_rate": count("snapshot_hits", 0) / snapshot_lookups if snapshot_lookups else 0.0,
+        "snapshot_evictions_lru": count("snapshot_evictions_lru", 0),
+        "snapshot_evictions_ttl": count("snapshot_evictions_ttl", 0),
+        "snapshot_self_evictions": count("snapshot_self_evictions", 0),
+        "snapshot_rejections_oversized": count("snapshot_rejections_oversized", 0),
         "snapshot_tokens_reused": count("snapshot_tokens_reused", 0),
         "snapshot_inserts": count("snapshot_inserts", 0),
         "snapshot_supersedes": count("snapshot_supersedes", 0),
+        "pinned_entries": len({pin.entry for pin in state.pins.values()}),
+        "pinned_bytes": _pinned_bytes(state),
+        "memory_cap_bytes": policy.memory_cap_bytes,
         "pieces": len(state.blobs),
         "leases": sum(1 for r in state.requests.values() if state.nodes[r.node].parent),
         "requests_running": len(state.requests),
@@ -61,6 +71,12 @@ def cache_stats(state: State) -> dict[str, int | float | str | bool | None]:
         stats[f"reject_{reason}"] = state.reject_reasons.get(reason, 0)
     stats.update(_last_reject(state))
     return stats
+
+
+def _pinned_bytes(state: State) -> int:
+    """Bytes in memory that pins hold, each piece once."""
+    nodes = (node for pin in state.pins.values() for node in state.path(state.entries[pin.entry].node))
+    return sum(state.blobs[blob].nbytes for blob in {node.blob for node in nodes} if state.in_memory(blob))
 
 
 def _on_disk(state: State, node_id: int) -> bool:

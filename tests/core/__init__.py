@@ -1,0 +1,1 @@
+"""Decisions as exact lists of events."""
