@@ -23,6 +23,7 @@ from mlxcel.service.rates import Rates
 from mlxcel.service.recover import fold_log, settle
 from mlxcel.service.reuse import Reuse
 from mlxcel.service.tiers import Tiers
+from mlxcel.service.warmup import WarmUp
 
 log = logging.getLogger("mlxcel")
 
@@ -86,6 +87,8 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     questions.disk_gauges = _gauges(settings, tier, spill, missing)
     service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())
     loop = EngineLoop(service, engine, reuse, questions)
+    if settings.cache_warmup and settings.boundary_snapshot and engine.facts.reuse == "snapshot":
+        loop.warmup = questions.warmup = WarmUp(reuse, engine, settings.prefill_chunk_size)
     return Parts(loop, cache, opened.writer, spill, restorer, tier)
 
 

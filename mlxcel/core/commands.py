@@ -56,6 +56,7 @@ class AdoptPrefix(Command, frozen=True, kw_only=True, tag="adopt_prefix.1"):
     again: bool = False  # asked a second time for the same request (after a failed restore)
     read: bool = True
     live_bytes: int = 0
+    background: bool = False  # nobody waits for it: it counts as no look-up, no hit and no miss
 
 
 class ServeCold(Command, frozen=True, kw_only=True, tag="serve_cold.1"):

@@ -50,6 +50,7 @@ class RequestArrived(Event, frozen=True, tag="request_arrived.1"):
     tokens: bytes
     store: bool
     ttl_us: int
+    background: bool = False
 
 
 class PrefixAdopted(Event, frozen=True, tag="prefix_adopted.1"):

@@ -47,7 +47,8 @@ def _request_arrived(state: State, e: ev.RequestArrived) -> None:
         residency.release(state, before.node)
     root = state.namespaces[e.namespace].root
     state.requests[e.request] = Request(
-        e.request, e.namespace, e.template_sig, e.session_key, e.tokens, e.store, e.ttl_us, state.now_us, root
+        e.request, e.namespace, e.template_sig, e.session_key, e.tokens, e.store, e.ttl_us, state.now_us, root,
+        background=e.background,
     )
 
 
@@ -55,9 +56,11 @@ def _prefix_adopted(state: State, e: ev.PrefixAdopted) -> None:
     request = state.requests[e.request]
     request.node, request.adopted, request.kept = e.node, e.length, e.length
     request.source, request.restore, request.entry = e.source, list(e.restore), e.entry
-    state.nodes[e.node].uses += 1
+    state.nodes[e.node].uses += not request.background
     residency.lease(state, e.node)
     residency.touch(state, e.node)
+    if request.background:
+        return
     entry = state.entries.get(e.entry)
     if entry is not None:
         entry.hits += 1
@@ -70,6 +73,8 @@ def _prefix_adopted(state: State, e: ev.PrefixAdopted) -> None:
 
 
 def _prefix_missed(state: State, e: ev.PrefixMissed) -> None:
+    if state.requests[e.request].background:
+        return
     state.count("lookups")
     state.count("misses")
     state.count("miss_" + e.reason)

@@ -14,6 +14,8 @@ _NO_EVICTIONS = ("replaced", "deleted", "demoted")
 
 def count_hit(state: State, request: Request) -> None:
     """Count a request whose adopted prefix is in memory now."""
+    if request.background:
+        return
     state.count("hits")
     state.count("prefix_tokens_reused", request.adopted)
     if request.restore:

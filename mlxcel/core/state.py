@@ -140,6 +140,7 @@ class Request(msgspec.Struct, array_like=True):
     source: str = "cold"
     restore: list[int] = []
     entry: int = 0
+    background: bool = False
 
 
 class State:

@@ -31,6 +31,7 @@ class Job:
         self.restored: Callable[[Job, Any], None] = lambda job, outcome: None
         self.adoptions = 0
         self.stop_string = ""
+        self.said: list[str] = []  # the answer's text so far
         self.captures: dict[int, str] = {}  # position -> origin of the snapshot that prefill takes there
 
     @property
@@ -70,6 +71,7 @@ class Job:
         if self.request.text is not None and step.finish != "stop":
             text, stopped = self.request.text.push(step.token)
             self.stop_string = getattr(self.request.text, "stop_string", "") if stopped else ""
+        self.said.append(text)
         self.emit(Delta(text, (step.token,), logprobs))
         return stopped
 
@@ -77,6 +79,7 @@ class Job:
         """Send what was held back and the closing figures."""
         rest = self.request.text.finish() if self.request.text is not None else ""
         if rest:
+            self.said.append(rest)
             self.emit(Delta(rest))
         self.emit(
             Finished(

@@ -15,6 +15,7 @@ from mlxcel.service.generation import GenerationService
 from mlxcel.service.job import Job
 from mlxcel.service.questions import Questions
 from mlxcel.service.reuse import Reuse
+from mlxcel.service.warmup import WarmUp
 
 log = logging.getLogger("mlxcel.engine")
 
@@ -34,6 +35,7 @@ class EngineLoop:
         self._jobs: OrderedDict[str, Job] = OrderedDict()  # by request id, in order of arrival
         self._stop_at_s: float | None = None
         self._paced = False
+        self.warmup: WarmUp | None = None
         reuse.chunk_tokens = service.limits.chunk_tokens
         reuse.waiting = lambda: [job for job in self._jobs.values() if job.phase == "waiting"]
 
@@ -52,10 +54,11 @@ class EngineLoop:
             raise
 
     def _step(self) -> bool:
-        self._drain_inbox(block=not self._busy())
+        self._drain_inbox(block=not self._busy() and (bool(self._jobs) or not self._warms()))
         if self._stop_at_s is not None and (not self._jobs or self._now_s() >= self._stop_at_s):
             self._abandon_all()
             return False
+        self._warm()
         self._admit()
         self._prefill_one()
         self._decode()
@@ -64,6 +67,18 @@ class EngineLoop:
 
     def _busy(self) -> bool:
         return any(job.phase != "restoring" for job in self._jobs.values())
+
+    def _warms(self) -> bool:
+        return self.warmup is not None and self._stop_at_s is None and self.warmup.pending()
+
+    def _warm(self) -> None:
+        """Use idle time for the next turn of an answer; any request takes precedence."""
+        if self.warmup is None:
+            return
+        if self._jobs:
+            self.questions.chore(self.warmup.yield_to_requests)
+        elif self._warms():
+            self.questions.chore(self.warmup.step)
 
     def _set_pace(self) -> None:
         """Writes behind go slowly while something computes, flat out when idle."""
@@ -187,6 +202,8 @@ class EngineLoop:
         self._forget(job)
         cache, covered = self.engine.finish_row(job.row)
         self.reuse.donate(job, cache, covered)
+        if self.warmup is not None:
+            self.warmup.offer(job)
 
     # ------------------------------------------------------------------ unhappy ends
 

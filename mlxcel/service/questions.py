@@ -15,7 +15,8 @@ from mlxcel.core.tokens import count
 from mlxcel.ports import CacheScope, Engine, SpillWriter
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.rates import Rates
-from mlxcel.service.reuse import namespace_key
+from mlxcel.service.scope import namespace_key
+from mlxcel.service.warmup import WarmUp
 
 log = logging.getLogger("mlxcel.cache")
 
@@ -31,6 +32,7 @@ class Questions:
         self.spill = spill
         self.rates = rates
         self.apc_hash = apc_hash
+        self.warmup: WarmUp | None = None
         self.disk_gauges: Callable[[], dict[str, Any]] = dict  # what the disk side counts outside the log
         self._answers: dict[str, Callable[..., Any]] = {
             "stats": self.stats,
@@ -68,6 +70,8 @@ class Questions:
         figures["spill_queue_bytes"] = self.spill.queued_bytes() if self.spill is not None else 0
         figures["live_kv_bytes"] = self.engine.live_bytes()
         figures["suspended"] = self.cache.suspended
+        figures["snapshot_warmups_run"] = self.warmup.run if self.warmup is not None else 0
+        figures["snapshot_warmups_skipped"] = self.warmup.skipped if self.warmup is not None else 0
         figures.update(self.disk_gauges())
         figures["prefill_tokens_per_s"] = round(self.rates.prefill_tokens_per_s, 1)
         figures["restore_bytes_per_s"] = round(self.rates.restore_bytes_per_s)

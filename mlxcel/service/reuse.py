@@ -8,14 +8,14 @@ from typing import Any
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.decide.adopt import awaited_snapshots
-from mlxcel.core.keys import EMPTY_MEDIA, NamespaceKey
 from mlxcel.core.state import Node
 from mlxcel.core.tokens import TOKEN_BYTES
-from mlxcel.ports import CacheScope, Engine, ModelFacts, Part, PieceCorrupt, PieceMissing, Restorer
+from mlxcel.ports import Engine, Part, PieceCorrupt, PieceMissing, Restorer
 from mlxcel.service.boundaries import plan_captures
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.job import Job
 from mlxcel.service.rates import Rates
+from mlxcel.service.scope import namespace_key
 
 log = logging.getLogger("mlxcel.cache")
 
@@ -175,8 +175,18 @@ class Reuse:
         self._proceed(job, self._adopt(job) if lost and job.adoptions < MAX_ADOPTIONS else None)
 
     def _assemble(self, job: Job, arrived: dict[int, Any] | None = None) -> None:
+        request = self.cache.state.requests[job.id]
+        reserve = job.total + min(job.request.max_tokens, RESERVE_TOKENS)
+        job.cache = self.assemble(job.id, reserve, arrived)
+        job.position = job.adopted = request.adopted
+        job.source, job.phase = request.source, "prefilling"
+        if job.source == "cold":
+            job.source = "memory"
+
+    def assemble(self, request_id: str, reserve_tokens: int, arrived: dict[int, Any] | None = None) -> Any:
+        """Return a live cache of all that a request adopted. `arrived`: blob -> piece that only this request holds."""
         state = self.cache.state
-        request = state.requests[job.id]
+        request = state.requests[request_id]
         runs, snapshot = [], None
         for node in state.path(request.node):
             piece = self._piece(node, arrived)
@@ -185,14 +195,10 @@ class Reuse:
             elif node.start < request.adopted:
                 used = min(node.end, request.adopted) - node.start
                 runs.append((piece, node.row, node.row + used))
-        reserve = job.total + min(job.request.max_tokens, RESERVE_TOKENS)
-        job.cache = self.engine.assemble(runs, snapshot, reserve)
-        covered = self.engine.cache_tokens(job.cache)
+        cache = self.engine.assemble(runs, snapshot, reserve_tokens)
+        covered = self.engine.cache_tokens(cache)
         assert covered == request.adopted, f"assembled {covered} tokens, adopted {request.adopted}"
-        job.position = job.adopted = request.adopted
-        job.source, job.phase = request.source, "prefilling"
-        if job.source == "cold":
-            job.source = "memory"
+        return cache
 
     def _piece(self, node: Node, arrived: dict[int, Any] | None) -> Any:
         held = self.cache.tiers.pieces.get(node.blob)
@@ -209,21 +215,22 @@ class Reuse:
                 command = cmd.SealPrefix(at_us=self.cache.now_us(), request=job.id, length=job.position)
                 self.cache.run(command, cache=job.cache)
             elif job.position in job.captures:
-                self._capture(job, job.captures[job.position])
+                self.capture(job.id, job.cache, job.position, job.captures[job.position])
         except CacheSuspended:
             return
 
-    def _capture(self, job: Job, origin: str) -> None:
-        piece, nbytes = self._state_piece(job.cache, job.position)
+    def capture(self, request_id: str, cache: Any, length: int, origin: str) -> None:
+        """Keep the state of a live cache of `length` tokens under an origin of `boundaries.py`."""
+        piece, nbytes = self._state_piece(cache, length)
         command = cmd.CaptureSnapshot(
             at_us=self.cache.now_us(),
-            request=job.id,
-            length=job.position,
+            request=request_id,
+            length=length,
             nbytes=nbytes,
             origin=origin,
             awaited=self._awaited(),
         )
-        self.cache.run(command, cache=job.cache, state_piece=piece)
+        self.cache.run(command, cache=cache, state_piece=piece)
 
     def _awaited(self) -> list[int]:
         """Name the snapshots that waiting requests would adopt, so that none is superseded under their eyes."""
@@ -286,18 +293,3 @@ class Reuse:
     def _end(self, job: Job, outcome: str, detail: str = "") -> None:
         job.tracked = False
         self.cache.run(cmd.EndRequest(at_us=self.cache.now_us(), request=job.id, outcome=outcome, detail=detail))
-
-
-def namespace_key(facts: ModelFacts, scope: CacheScope, prompt_tokens: int, block_size: int) -> NamespaceKey:
-    """Return the namespace of a request: which KV it may share. The RoPE regime follows from the whole prompt's length."""
-    boundary = facts.rope_regime_boundary
-    regime = None if boundary is None else int(prompt_tokens > boundary)
-    return NamespaceKey(
-        model_fingerprint=facts.fingerprint,
-        lora_id=scope.lora_id,
-        rope_regime=regime,
-        kv_mode=facts.kv_mode,
-        media_digest=scope.media_digest or EMPTY_MEDIA,
-        tenant_salt=scope.tenant_salt,
-        block_size=block_size,
-    )

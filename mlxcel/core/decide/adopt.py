@@ -19,7 +19,9 @@ def decide_adopt(state: State, c: cmd.AdoptPrefix) -> list[ev.Event]:
     """
     assert isinstance(c.tokens, bytes), "tokens are expanded before a decision"
     namespace = state.namespaces[c.namespace]
-    arrived = ev.RequestArrived(c.request, c.namespace, c.template_sig, c.session_key, c.tokens, c.store, c.ttl_us)
+    arrived = ev.RequestArrived(
+        c.request, c.namespace, c.template_sig, c.session_key, c.tokens, c.store, c.ttl_us, c.background
+    )
     policy = state.policy
     total = count(c.tokens)
     if not policy.active:
@@ -33,7 +35,7 @@ def decide_adopt(state: State, c: cmd.AdoptPrefix) -> list[ev.Event]:
     if best.length >= policy.min_prefix_tokens and best.nodes:
         return [arrived, *plan.events, _adopted(state, namespace, c, best, plan)]
     missed = ev.PrefixMissed(c.request, _miss_reason(state, namespace, best), best.known)
-    refused = refusal(state, namespace, found, best, c)
+    refused = None if c.background else refusal(state, namespace, found, best, c)
     return [arrived, *plan.events, *([refused] if refused else []), missed]
 
 
