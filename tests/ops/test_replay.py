@@ -176,7 +176,7 @@ def test_settings_and_sizes_are_read() -> None:
     assert parse_sweep("ttl=10,5", 7).values == [5, 10]
     assert [parse_size(t) for t in ("1.5KiB", "2MB", "7")] == [1536, 2_000_000, 7]
     for wrong in ("capacity", "speed=1..2", "ttl=5..1", "ttl=x"):
-        with pytest.raises(ValueError, match="write|range|no size"):
+        with pytest.raises(ValueError, match=r"write|range|no size"):
             parse_sweep(wrong, 3)
 
 

@@ -1,0 +1,1 @@
+"""Why the hit rate is low, from the log, with evidence."""
