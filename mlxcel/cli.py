@@ -146,6 +146,7 @@ def server() -> None:
 _ELSEWHERE = {
     "fsck": ("ops.fsck.__main__", "Check log, store and their agreement; repair on request."),
     "compact": ("ops.fsck.__main__", "Shrink the store's file to what it holds."),
+    "diagnose": ("ops.diagnose.__main__", "Say from the log why the hit rate is low, and what to do."),
     "migrate": ("ops.fsck.__main__", "Say what the next start will change."),
 }
 

@@ -7,33 +7,38 @@ from pathlib import Path
 
 import click
 
-from ops.diagnose.report import diagnose, lines, plain
-from ops.replay.commands.common import emit, guarded, json_flag, source
+from mlxcel.config.settings import default_data_dir
+from ops.diagnose import report
+from ops.replay.commands.common import emit, guarded, json_flag
 from ops.tokens import text_reader
 
 EXIT_CODES = "Exit codes: 0 nothing found; 1 something found, or the log is damaged; 2 wrong usage or no log."
 
 
 @click.command("diagnose", epilog=EXIT_CODES)
-@source
+@click.argument(
+    "source", metavar="[SOURCE]", type=click.Path(path_type=Path), envvar="MLXCEL_DATA_DIR", default=default_data_dir
+)
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory, for the text around a divergence.")
 @click.option("--instances", type=click.IntRange(1, 10_000), default=1, help="Machines that share this traffic.")
 @click.option("--last", type=click.IntRange(0), default=20_000, show_default=True, help="Look at the last requests only; 0: all.")
 @json_flag
 @guarded
-def main(source: Path, model: Path | None, instances: int, last: int, as_json: bool) -> int:
-    """Find what keeps reuse low in a log, with evidence, and say what to do. SOURCE: a data directory, log or export.
+def diagnose(source: Path, model: Path | None, instances: int, last: int, as_json: bool) -> int:
+    """Find what keeps reuse low in a log, with evidence, and say what to do.
+
+    SOURCE is a data directory, a log folder or an exported file. [env: MLXCEL_DATA_DIR; default: the daemon's own]
 
     Causes are ranked by the prompt tokens that would have been reused without them. Reads only, also a running daemon's log.
     """
-    found = diagnose(source, text_reader(model), instances, last)
+    found = report.diagnose(source, text_reader(model), instances, last)
     if as_json:
-        emit(plain(found))
+        emit(report.plain(found))
     else:
-        for line in lines(found):
+        for line in report.lines(found):
             click.echo(line)
     return 1 if found.findings else 0
 
 
 if __name__ == "__main__":
-    main(prog_name="mlxcel diagnose")
+    diagnose(prog_name="mlxcel diagnose")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mlxcel.cli import main as mlxcel
 from mlxcel.core.tokens import from_ids
-from ops.diagnose.__main__ import main
+from ops.diagnose.__main__ import diagnose as command
 from ops.diagnose.align import compare
 from ops.diagnose.report import Diagnosis, diagnose, lines
 from tests.ops import planted
@@ -120,9 +121,11 @@ def test_differences_are_measured() -> None:
 def test_the_command_prints_and_exits(tmp_path: Path) -> None:
     """0 where nothing was found, 1 where something was, 2 without a log; --json is one object."""
     runner = CliRunner()
-    fine = runner.invoke(main, [str(planted.healthy().write_log(tmp_path / "fine"))])
-    bad = runner.invoke(main, [str(planted.timestamp().write_log(tmp_path / "bad")), "--json"])
-    none = runner.invoke(main, [str(tmp_path / "none")])
+    fine = runner.invoke(command, [str(planted.healthy().write_log(tmp_path / "fine"))])
+    bad = runner.invoke(command, [str(planted.timestamp().write_log(tmp_path / "bad")), "--json"])
+    none = runner.invoke(command, [str(tmp_path / "none")])
     assert (fine.exit_code, bad.exit_code, none.exit_code) == (0, 1, 2)
     assert "nothing found" in fine.stdout
+    forwarded = runner.invoke(mlxcel, ["diagnose", str(tmp_path / "fine")])
+    assert (forwarded.exit_code, forwarded.stdout) == (0, fine.stdout)
     assert json.loads(bad.stdout)["findings"][0]["cause"] == "changing_value"
