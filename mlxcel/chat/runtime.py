@@ -1,6 +1,7 @@
 """One model's chat side: tokenizer, template, formats; turns a request's messages into a prompt, once per request."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 
 from mlxcel.chat.assemble import TextAssembler
 from mlxcel.chat.boundaries import Boundaries, BoundaryFinder
+from mlxcel.chat.next_turn import NextTurn
 from mlxcel.chat.output import OutputParser
 from mlxcel.chat.reasoning import reasoning_marks, starts_inside
 from mlxcel.chat.signature import template_signature
@@ -25,6 +27,7 @@ class PreparedChat(msgspec.Struct, frozen=True):
     boundaries: Boundaries
     inside_reasoning: bool
     tool_format: ToolFormat
+    next_turn: NextTurn | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -89,7 +92,7 @@ class ChatRuntime:
         known = [_known_role(message, template) for message in messages]
         live = template.render(known, offered, add_generation_prompt=True, kwargs=merged)
         ids, boundaries = BoundaryFinder(self.tokenizer, template).encode(live, known, offered, merged, marks)
-        return PreparedChat(
+        prepared = PreparedChat(
             text=live,
             tokens=pack_tokens(ids),
             template_sig=template_signature(template.source, merged, tool_choice, offered),
@@ -97,6 +100,9 @@ class ChatRuntime:
             inside_reasoning=starts_inside(live, reasoning_marks(template.source)),
             tool_format=tool_format(template.source) if offered else "none",
         )
+        parser = partial(self.output_parser, prepared)
+        following = NextTurn(self.tokenizer, template, known, offered, merged, parser)
+        return msgspec.structs.replace(prepared, next_turn=following)
 
     def knows_kwarg(self, name: str) -> bool:
         """Tell whether the template reads a variable of that name."""

@@ -10,6 +10,7 @@ from mlx.utils import tree_flatten
 
 from mlxcel.engine import kinds
 from mlxcel.engine.fingerprint import combine
+from mlxcel.engine.known import NO_REUSE, module_name
 from mlxcel.engine.layout import Layout
 from mlxcel.ports import Lane, ModelFacts
 
@@ -34,6 +35,8 @@ def model_facts(
     """
     text = {**config, **config.get("text_config", {})}
     reuse, refusal = layout.reuse()
+    if why := NO_REUSE.get(module_name(model)):
+        reuse, refusal = "none", why
     lane, lane_reason = lane_of(fresh, layout.unwritten())
     if lane == "batched" and (fault := batch_fault()):
         lane, lane_reason = "sequential", fault

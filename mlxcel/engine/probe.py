@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxcel.engine import prefill
+from mlxcel.engine.known import NO_BATCH, module_name
 from mlxcel.engine.lanes import BatchedLane, Lane, RowStart, fault_text
 from mlxcel.engine.sequential import SequentialLane
 
@@ -21,6 +22,8 @@ MOST = 0.1  # of the spread of the log-probabilities; rounding of 4-bit weights 
 
 def batch_fault(model: Any, new_layers: Callable[[], list[Any]]) -> str:
     """Return why rows can't decode together, or an empty string."""
+    if why := NO_BATCH.get(module_name(model)):
+        return why
     alone = [_decode(SequentialLane(model), model, new_layers, [row])[0] for row in ROWS]
     try:
         together = _decode(BatchedLane(model), model, new_layers, ROWS)

@@ -89,6 +89,7 @@ async def _prepare(
             options=options,
             boundaries=chat.boundaries.positions(chat.prompt_tokens),
             shared=chat.boundaries.shared(),
+            next_turn=chat.next_turn,
             text=runtime.assembler(stops, chat),
             arrived_s=arrived_s,
         ),

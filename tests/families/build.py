@@ -19,8 +19,8 @@ from mlx_lm.models.base import BaseModelArgs
 
 from mlxcel.engine.engine import MlxEngine
 from mlxcel.engine.loading import build_engine
-from tests.tinymodels import random_weights
 from tests.families.overrides import OVERRIDES, TEXT_ARGS
+from tests.tinymodels import random_weights
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WINDOW, EXPERTS = 4, 64, 4, 2, 16, 32, 4
 VOCAB = 512

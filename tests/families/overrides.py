@@ -237,5 +237,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 NOT_BUILT: dict[str, str] = {
     "bitnet": "its linear layers are a Metal kernel; there is no other path, so it runs on Apple silicon only",
     "muse_spark": "its attention norm is a Metal kernel; there is no other path, so it runs on Apple silicon only",
+    "phi3small": "its block-sparse attention corrupts memory in MLX 0.32.4 on CPUs and ends the process",
     "olmo": "mlx-lm's module ends the process unless the package ai2-olmo is installed",
 }
