@@ -9,18 +9,21 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
 from mlxcel import bootstrap
 from mlxcel.config.settings import Settings
+from mlxcel.pressure import KEEP_SHARE, pressure
 from mlxcel.schedule import start_schedule
 
 log = logging.getLogger("mlxcel")
 
 DRAIN_S = 20.0  # running answers may take this long after SIGTERM
 CHECKPOINT_LOOK_S = 60.0
+MEMORY_LOOK_S = 5.0
 
 
 class _Server(uvicorn.Server):
@@ -141,7 +144,13 @@ class Daemon:
             if parts.writer.wants_checkpoint():
                 parts.cache.checkpoint()
 
+        def relieve() -> None:
+            level = pressure()
+            if level != "normal":
+                self.service.post("chore", partial(parts.loop.questions.shrink, KEEP_SHARE[level]))
+
         return {
+            "memory": (MEMORY_LOOK_S, relieve),
             "sweep": (self.settings.sweep_interval_s, lambda: self.service.post("chore", sweep)),
             "checkpoint": (CHECKPOINT_LOOK_S, lambda: self.service.post("chore", checkpoint)),
         }

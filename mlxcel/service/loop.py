@@ -20,6 +20,7 @@ from mlxcel.service.warmup import WarmUp
 log = logging.getLogger("mlxcel.engine")
 
 IDLE_WAIT_S = 0.5
+OUT_OF_MEMORY_KEEPS = 0.5  # share of the memory tier that stays after an allocation failed
 RUNNING = ("restoring", "prefilling", "decoding")
 
 
@@ -37,6 +38,7 @@ class EngineLoop:
         self._paced = False
         self.warmup: WarmUp | None = None
         reuse.chunk_tokens = service.limits.chunk_tokens
+        reuse.live_bytes = self._live_bytes
         reuse.waiting = lambda: [job for job in self._jobs.values() if job.phase == "waiting"]
 
     def run(self) -> None:
@@ -64,6 +66,12 @@ class EngineLoop:
         self._decode()
         self._set_pace()
         return True
+
+    def _live_bytes(self) -> int:
+        """Return KV bytes that are held beside the cache: decoding, prefilling, being restored, waiting to be written."""
+        on_the_way = sum(job.position for job in self._jobs.values() if job.phase == "prefilling")
+        queued = self.questions.spill.queued_bytes() if self.questions.spill is not None else 0
+        return self.engine.live_bytes() + on_the_way * self.engine.facts.kv_bytes_per_token + queued
 
     def _busy(self) -> bool:
         return any(job.phase != "restoring" for job in self._jobs.values())
@@ -215,7 +223,10 @@ class EngineLoop:
             if isinstance(fault, AssertionError):
                 self.reuse.cache.suspend(f"broken invariant: {fault}")
             log.exception("request %s failed", job.id)
-            kind = "out_of_memory" if isinstance(fault, MemoryError) else "engine_fault"
+            kind = "engine_fault"
+            if _no_memory(fault):
+                kind = "out_of_memory"
+                self.questions.chore(partial(self.questions.shrink, OUT_OF_MEMORY_KEEPS))
             self._fail(job, kind, f"{type(fault).__name__}: {fault}")
 
     def _cancel(self, request_id: str) -> None:
@@ -239,3 +250,8 @@ class EngineLoop:
         for job in list(self._jobs.values()):
             self._fail(job, "shutting_down", "the daemon is stopping", outcome="cancelled")
         self._refuse_inbox("shutting_down", "the daemon is stopping")
+
+
+def _no_memory(fault: Exception) -> bool:
+    """MLX reports a failed allocation as a RuntimeError that says so."""
+    return isinstance(fault, MemoryError) or (isinstance(fault, RuntimeError) and "allocat" in str(fault).lower())

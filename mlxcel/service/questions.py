@@ -108,6 +108,16 @@ class Questions:
             pass
         return {"expired_entries": before - len(self.cache.state.entries)}
 
+    def shrink(self, keep: float) -> None:
+        """Bring the memory tier down to a share of what it holds: what is on disk stays a hit."""
+        held = sum(self.cache.state.memory_bytes.values())
+        target = int(held * keep)
+        log.warning("memory is short: the cache gives up %d of its %d bytes", held - target, held)
+        before = held + 1
+        while target < held < before:
+            self.cache.run(cmd.ShrinkMemory(at_us=self.cache.now_us(), target_bytes=target))
+            before, held = held, sum(self.cache.state.memory_bytes.values())
+
     def checkpoint(self) -> dict[str, Any]:
         """Open a new log segment with the whole state in front."""
         return {"checkpoint": self.cache.checkpoint()}

@@ -45,6 +45,7 @@ class Reuse:
         self.boundary_snapshots = boundary_snapshots
         self.chunk_tokens = 512  # set by the loop
         self.waiting: Callable[[], list[Job]] = list  # set by the loop: requests that are yet to be looked up
+        self.live_bytes: Callable[[], int] = int  # set by the loop: KV outside the cache (running, queued, on its way)
 
     # ------------------------------------------------------------------ arriving
 
@@ -111,6 +112,7 @@ class Reuse:
                 request=job.id,
                 namespace=job.namespace,
                 template_sig=scope.template_sig,
+                live_bytes=self.live_bytes(),
                 session_key=scope.session_key,
                 tokens=job.request.tokens,
                 store=options.store,
@@ -158,7 +160,9 @@ class Reuse:
                 return
         nbytes = sum(self.engine.piece_bytes(piece) for piece in pieces.values())
         self.rates.saw_restore(nbytes, self._now_s() - job.restore_started_s)
-        self.cache.run(cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id), arriving=pieces)
+        self.cache.run(
+            cmd.RecordRestore(at_us=self.cache.now_us(), request=job.id, live_bytes=self.live_bytes()), arriving=pieces
+        )
         self._assemble(job, pieces)
 
     def _restore_fault(self, job: Job, waiting: list[int], fault: Exception) -> None:
@@ -212,7 +216,9 @@ class Reuse:
             return
         try:
             if self.engine.facts.reuse == "prefix":
-                command = cmd.SealPrefix(at_us=self.cache.now_us(), request=job.id, length=job.position)
+                command = cmd.SealPrefix(
+                    at_us=self.cache.now_us(), request=job.id, length=job.position, live_bytes=self.live_bytes()
+                )
                 self.cache.run(command, cache=job.cache)
             elif job.position in job.captures:
                 self.capture(job.id, job.cache, job.position, job.captures[job.position])
@@ -226,6 +232,7 @@ class Reuse:
             at_us=self.cache.now_us(),
             request=request_id,
             length=length,
+            live_bytes=self.live_bytes(),
             nbytes=nbytes,
             origin=origin,
             awaited=self._awaited(),
@@ -269,6 +276,7 @@ class Reuse:
                 at_us=self.cache.now_us(),
                 request=job.id,
                 generated=generated,
+                live_bytes=self.live_bytes(),
                 length=length,
                 state_nbytes=nbytes,
                 completion_tokens=len(job.generated),
