@@ -64,6 +64,7 @@ def make_policy(settings: Settings, facts: ModelFacts, config: dict[str, Any], m
         write_policy=settings.disk_write_policy if settings.disk_active else "off",
         donate_cancelled=settings.donate_cancelled,
         strict_template_bucket=settings.strict_template_bucket,
+        memory_cap_bytes=memory_cap(settings, facts, memory),
     )
 
 
@@ -76,6 +77,15 @@ def _recommended(what: str, entry_bytes: int, left: int | None, default_bytes: i
             what, default_bytes, made.capacity_bytes, made.entry_bytes, made.representative_tokens, made.ceiling_bytes,
         )  # fmt: skip
     return made.capacity_bytes
+
+
+def memory_cap(settings: Settings, facts: ModelFacts, memory: dict[str, int]) -> int:
+    """Return the bytes that all KV together may take: as set, else what the weights leave (0: no cap)."""
+    if settings.memory_cap_bytes is not None:
+        return settings.memory_cap_bytes
+    available = settings.memory_limit_bytes or memory["recommended_bytes"]
+    left = capacity.left_bytes(available, facts.weights_bytes, 0, settings.headroom_factor)
+    return 0 if left is None else max(1, left)
 
 
 def live_budget(settings: Settings, facts: ModelFacts, memory: dict[str, int]) -> int:

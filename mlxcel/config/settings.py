@@ -123,6 +123,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         (Env("MLXCEL_PROMPT_CACHE_CAPACITY_BYTES"), Env("LLAMA_ARG_CACHE_RAM", kinds.MEBIBYTES)),
         default_text="from the model, at least 2147483648 (2 GiB)",
     )] = None
+    memory_cap_bytes: Annotated[int | None, Option(
+        CACHE, "Bytes for all KV together: entries, snapshots, running answers, waiting writes; 0 is no cap", kinds.BYTES,
+        (flag("--memory-cap-bytes"),), (Env("MLXCEL_MEMORY_CAP_BYTES"),),
+        default_text="what the model's weights leave of the memory",
+    )] = None
     prompt_cache_max_entries: Annotated[int, Option(
         CACHE, "Entries kept in memory", kinds.integer(1),
         (flag("--prompt-cache-max-entries"),), (Env("MLXCEL_PROMPT_CACHE_MAX_ENTRIES"),),
