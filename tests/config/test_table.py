@@ -32,6 +32,7 @@ ROWS = {
     "prompt_cache_enabled": (True, "false", False, "off", False, "falsch"),
     "cache_prompt": (True, "false", False, "no", False, "2"),
     "prompt_cache_capacity_bytes": (AUTO, "8589934592", 8589934592, "0", 0, "1.5"),
+    "memory_cap_bytes": (AUTO, "16G", 16 << 30, "0", 0, "-1"),
     "prompt_cache_max_entries": (1024, "4096", 4096, "1", 1, "0"),
     "prompt_cache_ttl_s": (3600.0, "1800", 1800.0, "30m", 1800.0, "-1"),
     "prompt_cache_min_prefix": (32, "64", 64, "16", 16, "x"),
