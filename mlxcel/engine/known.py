@@ -6,6 +6,7 @@ NO_BATCH = {
     "minimax_m3_vl": "its sparse attention cuts blocks over cache slots, which the padding of a batch shifts",
 }
 NO_REUSE = {
+    "plamo3": "its mask is one token wider than its ring of past rows, so another split gives another answer",
     "phi3small": "its block-sparse mask is aligned to the end of each chunk, so another split gives another answer",
 }
 

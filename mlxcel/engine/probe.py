@@ -29,7 +29,9 @@ def batch_fault(model: Any, new_layers: Callable[[], list[Any]]) -> str:
         together = _decode(BatchedLane(model), model, new_layers, ROWS)
     except Exception as error:
         return f"rows of unequal length can't be joined: {fault_text(error)}"
-    far = max(_distance(a, b) for one, other in zip(alone, together, strict=True) for a, b in zip(one, other, strict=True))
+    far = max(
+        _distance(a, b) for one, other in zip(alone, together, strict=True) for a, b in zip(one, other, strict=True)
+    )
     return "" if far <= MOST else f"rows of unequal length decode to other tokens together than alone (by {far:.2f})"
 
 

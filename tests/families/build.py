@@ -165,8 +165,9 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
 
 
-def write_family(name: str, directory: Path, seed: int = 0) -> Path:
-    """Write config.json and the weights as the module itself names them; returns `directory`."""
+def write_family(name: str, parent: Path, seed: int = 0) -> Path:
+    """Write config.json and the weights, as the module itself names them, into `parent`/`name`; returns that."""
+    directory = parent / name
     directory.mkdir(parents=True, exist_ok=True)
     config = tiny_config_of(name)
     model = _model(name, config, seed)
@@ -177,11 +178,11 @@ def write_family(name: str, directory: Path, seed: int = 0) -> Path:
     return directory
 
 
-def family_engine(name: str, directory: Path, kv_mode: str = "fp") -> MlxEngine:
+def family_engine(directory: Path, kv_mode: str = "fp") -> MlxEngine:
     """Return an engine of what `write_family` wrote. Goes past mlx-lm's loader, whose renaming of weights expects
     those of other libraries."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    model = _model(name, config, 0)
+    model = _model(directory.name, config, 0)
     model.load_weights(list(mx.load(str(directory / "model.safetensors")).items()), strict=True)
     model.eval()
     mx.eval(model.parameters())

@@ -4,7 +4,6 @@ import dataclasses
 import random
 from pathlib import Path
 
-from mlxcel.engine import kinds
 from mlxcel.engine.engine import MlxEngine
 from mlxcel.families import apc_suits
 from tests.families.rig import Answer, Ask, Rig, reference, rig, unsplit
@@ -28,6 +27,8 @@ class Finding:
     cached: dict[str, int]
     wrong: list[str]
     split_difference: float = 0.0
+    answered: tuple[int, ...] = ()
+    again: dict[str, int] = dataclasses.field(default_factory=dict)  # tokens cached, by name, when asked last
     blind: list[int] = dataclasses.field(default_factory=list)  # positions of the prompt that make no difference
 
 
@@ -37,10 +38,10 @@ def tokens(seed: int, length: int) -> tuple[int, ...]:
     return tuple(source.randrange(3, 512) for _ in range(length))
 
 
-def asks(first: Answer) -> dict[str, Ask]:
+def asks(answered: tuple[int, ...]) -> dict[str, Ask]:
     """Return the requests of one conversation that follow the first: same, next turn, forks, edits, prefixes."""
     prompt = tokens(1, PROMPT)
-    turn = (*prompt, *first.tokens, *tokens(2, TURN))
+    turn = (*prompt, *answered, *tokens(2, TURN))
     edited = (*prompt[:50], (prompt[50] + 1) % 500 + 3, *prompt[51:])
     made = {
         "same": Ask(prompt, 24, BOUNDARIES),
@@ -55,10 +56,10 @@ def asks(first: Answer) -> dict[str, Ask]:
 
 
 def examine(engine: MlxEngine, data_dir: Path) -> Finding:
-    """Run one architecture through memory, a restart and a batch."""
+    """Run one architecture through memory and batches, on a fresh data directory."""
     facts = engine.facts
-    layers = ", ".join(sorted(set(facts.layers)))
-    found = Finding(facts.model_type, layers, facts.reuse, facts.reuse_refusal, facts.lane, {}, [])
+    name = Path(facts.path).name
+    found = Finding(name, ", ".join(sorted(set(facts.layers))), facts.reuse, facts.reuse_refusal, facts.lane, {}, [])
     with rig(engine, data_dir) as warm:
         first_ask = Ask(tokens(1, PROMPT), ANSWER, BOUNDARIES)
         (first,) = warm.ask(first_ask)
@@ -66,19 +67,27 @@ def examine(engine: MlxEngine, data_dir: Path) -> Finding:
         _same(found, "first", first, reference(engine, first_ask))
         found.split_difference = _distance(first.logprobs[0], unsplit(engine, first_ask.ids))
         _expect(found, "unsplit", found.split_difference <= TOLERANCE, f"differs by {found.split_difference:.2g}")
-        made = asks(first)
+        made = asks(first.tokens)
         for name, ask in made.items():
             found.cached[name] = _check(found, warm, name, ask)
         _kept(found, len(first.tokens))
         _context_matters(found, engine, first)
         _batch(found, warm, made)
         again = {name: _check(found, warm, f"{name} again", made[name]) for name in AGAIN}
-    if facts.reuse != "none":
-        with rig(engine, data_dir) as restarted:
-            for name in AGAIN:
-                cached = _check(found, restarted, f"{name} after a restart", made[name])
-                _expect(found, name, cached == again[name], f"{cached} cached after a restart, {again[name]} before")
+    found.answered, found.again = first.tokens, again
     return found
+
+
+def resume(engine: MlxEngine, data_dir: Path, found: Finding) -> None:
+    """Ask again what `examine` asked last, after a restart: the same tokens come from the cache, from disk."""
+    made = asks(found.answered)
+    with rig(engine, data_dir) as restarted:
+        for name in AGAIN:
+            cached = _check(found, restarted, f"{name} after a restart", made[name])
+            before = found.again[name]
+            _expect(found, name, cached == before, f"{cached} cached after a restart, {before} before")
+        stats = restarted.questions().stats()
+        _expect(found, "restart", engine.facts.reuse == "none" or stats["disk_hits"] > 0, "nothing came from disk")
 
 
 def _check(found: Finding, warm: Rig, name: str, ask: Ask) -> int:
@@ -118,7 +127,11 @@ def _kept(found: Finding, answered: int) -> None:
     if found.reuse == "none" or not apc_suits({"model_type": found.name}):
         return
     whole = found.reuse == "snapshot"
-    expected = {"same": LAST if whole else 96, "turn": PROMPT + answered if whole else 96, "fork 1": LAST if whole else 96}
+    expected = {
+        "same": LAST if whole else 96,
+        "turn": PROMPT + answered if whole else 96,
+        "fork 1": LAST if whole else 96,
+    }
     for name, least in expected.items():
         _expect(found, name, found.cached[name] >= least, f"{found.cached[name]} cached, {least} expected")
 
@@ -138,8 +151,3 @@ def _same(found: Finding, where: str, answer: Answer, expected: Answer) -> None:
 
 def _distance(a: dict[int, float], b: dict[int, float]) -> float:
     return max(abs(a[token] - b[token]) for token in a)
-
-
-def layer_kinds(engine: MlxEngine) -> set[str]:
-    """Return how the leaves of the caches can be kept."""
-    return {kinds.kind_of(leaf) for _, leaf in kinds.leaves(engine.new_cache().layers)}

@@ -34,7 +34,6 @@ _LINEAR = {
 _GROUPED = {"layer_group_size": 2, "group_norm_size": 1}
 
 
-
 def _packed(path: str, embedding: bool) -> dict[str, Any]:
     return {"path": path, "embedding": embedding, "dtype": "float16", "block": 0}
 

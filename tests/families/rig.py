@@ -93,7 +93,7 @@ def rig(engine: MlxEngine, data_dir: Path, **settings: Any) -> Iterator[Rig]:
         **settings,
     )
     service = bootstrap.new_service(chosen)
-    with mock.patch.object(bootstrap, "_load_model", lambda *_: engine):
+    with mock.patch.object(bootstrap, "_load_model", return_value=engine):
         parts = bootstrap.build(chosen, service)
     parts.loop.reuse.rates = _NoRates()
     service.set_phase("ready", facts=engine.facts)
