@@ -39,6 +39,9 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         except (StorageError, BadFile, msgspec.MsgspecError) as fault:
             click.echo(f"mlxcel-replay: {fault}", err=True)
             sys.exit(DIVERGED)
+        except (KeyError, ValueError, AssertionError) as fault:
+            click.echo(f"mlxcel-replay: a record does not fit what came before it: {fault!r}", err=True)
+            sys.exit(DIVERGED)
         except BrokenPipeError:
             raise  # click ends quietly when the reader of our output has gone
         except OSError as fault:
