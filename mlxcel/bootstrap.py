@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from migrations.events import upcast_record
 from mlxcel import ports
 from mlxcel.clock import WallClock, steady_s
 from mlxcel.config.settings import Settings
@@ -142,7 +143,7 @@ def _open_log(directory: Path) -> tuple[Any, Any, str]:
     for attempt in range(2):
         try:
             opened = open_log(directory)
-            folded = fold_log(opened.checkpoint, opened.tail)
+            folded = fold_log(opened.checkpoint, ((seq, upcast_record(record)) for seq, record in opened.tail))
             if opened.cut:
                 log.warning(
                     "event log: a torn tail of %d bytes was cut, kept in %s", opened.cut.cut_bytes, opened.cut.copy
@@ -150,7 +151,7 @@ def _open_log(directory: Path) -> tuple[Any, Any, str]:
             return opened, folded.state, detail
         except NewerThanCode as fault:
             raise StartFailed(f"{fault}. Use the newer mlxcel, or another --data-dir.") from fault
-        except (LogCorrupt, msgspec.MsgspecError, KeyError, AssertionError) as fault:
+        except (LogCorrupt, msgspec.MsgspecError, KeyError, ValueError, AssertionError) as fault:
             if attempt:
                 raise StartFailed(f"event log in {directory}: {fault}") from fault
             aside = _set_aside(directory)
