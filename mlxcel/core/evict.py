@@ -22,6 +22,7 @@ class EvictionPlan:
         self._freed: dict[tuple[str, bool], int] = {}
         self._gone: dict[str, set[int]] = {MEMORY: set(), DISK: set()}
         self._removed: set[int] = set()
+        self._removed_below: dict[int, int] = {}
         self._fewer: dict[tuple[str, int], int] = {}
         self._refs: dict[tuple[str, int], int] = {}
         self._anchored: dict[int, list[int]] = {}
@@ -108,7 +109,7 @@ class EvictionPlan:
                 self._count_out(node, tier)
         self._dead.update(node.anchored)
         self.demoted_entries += sum(self.state.entries[e].resident for e in node.anchored)
-        self._removed.add(node.id)
+        self._remove(node)
 
     def _leave(self, node: Node, tier: str, reason: str) -> None:
         vanishes = not self.holds(node, DISK if tier == MEMORY else MEMORY)
@@ -116,7 +117,15 @@ class EvictionPlan:
         freed = self._count_out(node, tier)
         self.events.append(ev.PieceEvicted(node.id, tier, reason, node.blob if freed is not None else 0, freed or 0))
         if vanishes:
-            self._removed.add(node.id)
+            self._remove(node)
+
+    def _remove(self, node: Node) -> None:
+        self._removed.add(node.id)
+        self._removed_below[node.parent] = self._removed_below.get(node.parent, 0) + 1
+
+    def _left_below(self, node: Node) -> int:
+        """Return how many nodes right below the plan leaves in the tree, in whatever tier."""
+        return len(node.children or ()) + len(node.snapshots or ()) - self._removed_below.get(node.id, 0)
 
     def _count_out(self, node: Node, tier: str) -> int | None:
         """Book a node's leaving; returns the bytes that go with it when it is its blob's last holder, else None."""
@@ -178,8 +187,7 @@ class EvictionPlan:
 
     def in_use(self, node: Node) -> bool:
         """True when a living entry ends at the node or anything hangs below it."""
-        below = [*(node.children or {}).values(), *(node.snapshots or {}).values()]
-        return bool(self._entries_at(node)) or any(c not in self._removed for c in below)
+        return self._left_below(node) > 0 or bool(self._entries_at(node))
 
     def serves_entry(self, node: Node) -> bool:
         """True when an entry that counts as resident ends at the node."""
@@ -215,5 +223,4 @@ class EvictionPlan:
         """True when the parent serves only the entries that end at `leaving`: they may shrink to it."""
         if not parent.parent or self._entries_at(parent) or leaving.snapshot:
             return False
-        others = [c for c in (parent.children or {}).values() if c != leaving.id and c not in self._removed]
-        return not others and not any(c not in self._removed for c in (parent.snapshots or {}).values())
+        return self._left_below(parent) == 1
