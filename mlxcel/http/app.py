@@ -6,15 +6,16 @@ from litestar import Litestar, Request, get
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response.base import ASGIResponse
 
 from mlxcel.http.admin import admin_checkpoint, admin_flush, admin_state, admin_sweep
 from mlxcel.http.anthropic import count_tokens, messages
 from mlxcel.http.cache_routes import cache_probe, cache_reset, cache_stats
 from mlxcel.http.context import HttpContext, context_of
+from mlxcel.http.document import DocumentPlugin
 from mlxcel.http.errors import handle_exception, json_reply
 from mlxcel.http.health import health
+from mlxcel.http.llama_completion import native_completion
 from mlxcel.http.metrics import metrics
 from mlxcel.http.models import list_models, one_model
 from mlxcel.http.native import apply_template, detokenize, render_chat, tokenize
@@ -39,6 +40,7 @@ ROUTES = (
     one_model,
     chat_completions,
     completions,
+    native_completion,
     messages,
     count_tokens,
     tokenize,
@@ -65,7 +67,7 @@ def create_app(service: GenerationPort, settings: HttpSettings) -> Litestar:
         exception_handlers={HTTPException: handle_exception, Exception: handle_exception},
         request_max_body_size=settings.max_body_bytes,
         # JSON only: the interactive pages load their scripts from the internet.
-        openapi_config=OpenAPIConfig(title=settings.server_name, version="0.1.0", render_plugins=[JsonRenderPlugin()]),
+        openapi_config=OpenAPIConfig(title=settings.server_name, version="0.1.0", render_plugins=[DocumentPlugin()]),
         logging_config=None,
         debug=False,
     )

@@ -11,6 +11,7 @@ from mlxcel.http.settings import HttpSettings
 from mlxcel.ports import CacheOptions, CacheScope, ModelFacts, SamplingParams
 
 MAX_TTL_S = 365 * 86400.0
+NO_LIMIT = -1  # llama.cpp's word for "to the end of the context"; only its own route and the setting take it
 
 
 def in_range(name: str, value: float | None, low: float, high: float, default: float) -> float:
@@ -83,12 +84,13 @@ def token_limit(
 
     Raises ApiError `context_length_exceeded` when the prompt leaves no room for one token.
     """
-    if asked is not None and asked < 1:
+    if asked is not None and asked < 1 and (asked_param, asked) != ("n_predict", NO_LIMIT):
         raise ApiError("invalid_request", f"{asked_param} must be at least 1, got {asked}.", param=asked_param)
     left = facts.context_tokens - prompt_tokens
     if left < 1:
         raise ApiError("context_length_exceeded", _too_long(prompt_tokens, asked, facts, settings, param), param=param)
-    return min(asked if asked is not None else settings.default_max_tokens, left)
+    wanted = asked if asked is not None else settings.default_max_tokens
+    return left if wanted == NO_LIMIT else min(wanted, left)
 
 
 def _too_long(prompt_tokens: int, asked: int | None, facts: ModelFacts, settings: HttpSettings, param: str) -> str:
@@ -99,7 +101,7 @@ def _too_long(prompt_tokens: int, asked: int | None, facts: ModelFacts, settings
             f"This model's maximum context length is {limit} tokens. However, your messages resulted in "
             f"{prompt_tokens} tokens. Please reduce the length of the messages."
         )
-    completion = asked if asked is not None else settings.default_max_tokens
+    completion = max(1, asked if asked is not None else settings.default_max_tokens)
     return (
         f"This model's maximum context length is {limit} tokens, however you requested {prompt_tokens + completion} "
         f"tokens ({prompt_tokens} in your prompt; {completion} for the completion). Please reduce your prompt; or "

@@ -109,6 +109,32 @@ class CompletionBody(SamplingFields, kw_only=True):
     return_token_ids: bool | None = None  # vLLM's name: the answer's token ids beside its text, not streamed
 
 
+class NativeCompletionBody(CacheFields, kw_only=True):
+    """POST /completion, with llama-server's names. `n_predict` -1: up to the end of the context."""
+
+    prompt: str | list[Any]
+    n_predict: int | None = None
+    stream: bool | None = None
+    temperature: Number | None = None
+    top_k: int | None = None
+    top_p: Number | None = None
+    min_p: Number | None = None
+    repeat_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    logit_bias: dict[str, Number] | list[list[Any]] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    n_probs: int | None = None
+    n: int | None = None
+    n_cmpl: int | None = None
+    return_tokens: bool | None = None
+    return_progress: bool | None = None
+    verbose: bool | None = None
+    user: str | None = None
+    extra_body: CacheFields | None = None
+
+
 class ProbeBody(CacheFields, kw_only=True):
     """POST /v1/cache/probe: a chat or a prompt, as the generating routes take them."""
 
