@@ -1,0 +1,1 @@
+"""Real daemons on tiny models, with the world around them going wrong."""

@@ -1,0 +1,113 @@
+"""fsck, compact and migrate --check as a user runs them."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from tests.e2e.daemon import ROOT, Daemon, environment
+from tests.faults.support import ALWAYS, Filled
+
+
+def run(command: str, data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run `mlxcel COMMAND --data-dir DATA`."""
+    words = [sys.executable, "-m", "mlxcel.cli", command, "--data-dir", str(data), *flags]
+    return subprocess.run(
+        words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+
+
+def kinds(data: Path) -> set[str]:
+    """Return the kinds of what fsck finds."""
+    return {finding["kind"] for finding in json.loads(run("fsck", data, "--json").stdout)["findings"]}
+
+
+def snapshot(data: Path) -> dict[str, bytes]:
+    """Return every file's content, but for the lock tables."""
+    return {str(p): p.read_bytes() for p in data.rglob("*") if p.is_file() and p.name != "lock.mdb"}
+
+
+def test_a_healthy_directory(filled: Filled, tmp_path: Path) -> None:
+    """A cleanly left directory has nothing wrong, before and after compacting, and no step is pending."""
+    data = filled.copy(tmp_path / "data")
+    before = snapshot(data)
+    done = run("fsck", data)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all is well" in done.stdout
+    assert snapshot(data) == before
+    assert run("migrate", data, "--check").returncode == 0
+    done = run("compact", data)
+    assert done.returncode == 0, done.stderr
+    assert run("fsck", data).returncode == 0
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+
+
+def test_damage_is_named_and_repaired_on_request_only(filled: Filled, tmp_path: Path) -> None:
+    """A flipped piece, a missing one, chunks without an entry and an unknown piece are each named; --repair removes them."""
+    data = filled.copy(tmp_path / "data")
+    env = lmdb.open(str(data / "kv"), max_dbs=8, map_size=1 << 28)
+    index, table = env.open_db(b"index"), env.open_db(b"data")
+    with env.begin(write=True) as txn:
+        keys = [bytes(key) for key, _ in txn.cursor(index)]
+        chunk = bytes(txn.get(keys[0] + bytes(4), db=table))
+        txn.put(keys[0] + bytes(4), chunk[:50] + bytes([chunk[50] ^ 1]) + chunk[51:], db=table)
+        txn.delete(keys[1], db=index)
+        txn.put(b"x" * 32 + bytes(4), b"nobody's", db=table)
+    env.close()
+    before = snapshot(data)
+    assert kinds(data) == {"piece_damaged", "piece_missing", "data_without_index"}
+    assert run("fsck", data).returncode == 1
+    assert snapshot(data) == before
+    mended = run("fsck", data, "--repair")
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert kinds(data) == {"piece_missing"}
+    assert run("fsck", data).returncode == 0
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert len(filled.prompts) - 2 <= filled.hits_and_rightness(daemon) < len(filled.prompts)
+        daemon.flush()
+        assert daemon.stop() == 0
+    assert kinds(data) == set()
+
+
+@pytest.mark.parametrize("what", ["log", "store"])
+def test_unreadable_parts_are_set_aside_on_request(what: str, filled: Filled, tmp_path: Path) -> None:
+    """A log or a store that can't be read is named; --repair renames it and leaves a directory that starts."""
+    data = filled.copy(tmp_path / "data")
+    victim = min((data / "log").glob("*.log*")) if what == "log" else data / "kv" / "data.mdb"
+    raw = bytearray(victim.read_bytes())
+    raw[: len(raw) // 2] = random.Random(1).randbytes(len(raw) // 2)
+    victim.write_bytes(raw)
+    found = run("fsck", data)
+    assert found.returncode == 1
+    assert ("log_damaged" if what == "log" else "store_unreadable") in found.stdout
+    mended = run("fsck", data, "--repair")
+    assert "set aside" in mended.stdout, mended.stdout + mended.stderr
+    assert list(data.glob("*.damaged-1"))
+    assert run("fsck", data, "--repair").returncode == 0
+    assert run("fsck", data).returncode == 0
+
+
+def test_beside_a_running_daemon(filled: Filled, tmp_path: Path) -> None:
+    """fsck reads alongside; --repair and compact refuse with exit code 3 and name the owner; nothing is disturbed."""
+    data = filled.copy(tmp_path / "data")
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+        assert run("fsck", data).returncode == 0
+        for command, flags in (("fsck", ["--repair"]), ("compact", [])):
+            done = run(command, data, *flags)
+            assert done.returncode == 3
+            assert str(daemon.process.pid) in done.stderr
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+
+
+def test_what_is_no_data_directory(tmp_path: Path) -> None:
+    """A place that is not there is wrong usage, and nothing is created."""
+    for command, flags in (("fsck", []), ("compact", []), ("migrate", ["--check"])):
+        assert run(command, tmp_path / "nowhere", *flags).returncode == 2
+    assert os.listdir(tmp_path) == []
