@@ -76,7 +76,7 @@ def gather(history: Iterable[Moment], last: int = 0) -> Told:
     for moment in history:
         state = moment.state
         command = moment.record.command
-        if isinstance(command, cmd.AdoptPrefix) and not command.again:
+        if isinstance(command, cmd.AdoptPrefix) and not (command.again or command.background):
             assert isinstance(command.tokens, bytes)
             one = Asked(command.request, command.at_us, command.namespace, command.template_sig, command.session_key,
                         command.tokens)  # fmt: skip

@@ -31,7 +31,7 @@ def evictions_of(path: Path, told: Told) -> list[Finding]:
     if "lru" in reasons:
         limits.append(_Limit("capacity_evicts", "capacity_bytes", policy.capacity_bytes, _UNLIMITED, "bytes"))
         limits.append(_Limit("entries_evict", "max_entries", policy.max_entries, 1 << 30, "entries"))
-    if "ttl" in reasons:
+    if "ttl" in reasons or any(one.reason == "expired" for one in told.asked):
         limits.append(_Limit("ttl_evicts", "ttl_s", policy.ttl_us // 1_000_000, 0, "s"))
     found = [finding for limit in limits if (finding := _judge(path, told, limit)) is not None]
     return found

@@ -25,6 +25,8 @@ RULES = {
     "spill_pending": "the prefix had left memory while its write to disk was still queued",
     "restore_failed": "the disk tier could not give back what it held",
     "prefill_sooner": "by the measured rates, reading it from disk would have taken longer than computing it",
+    "expired": "what was known was past its time to live",
+    "no_room": "what would have been read from disk did not fit under the memory cap",
     "prefix_too_short": "shorter than min_prefix",
     "oversized": "larger than the whole capacity",
     "disabled": "the cache was off",

@@ -76,7 +76,8 @@ class Redactor:
         """Return the command with stand-ins for everything personal."""
         changed: dict[str, Any] = {}
         values = {name: getattr(command, name) for name in command.__struct_fields__}
-        for name, kind in (("request", "request"), ("session_key", "session"), ("caller", "caller")):
+        for name, kind in (("request", "request"), ("session_key", "session"), ("caller", "caller"),
+                           ("name", "pin")):
             if isinstance(values.get(name), str):
                 changed[name] = self.name(values[name], kind)
         for name in ("detail", "error"):
@@ -125,6 +126,10 @@ class Redactor:
         state.latest_in_session = {
             (namespace, self.name(session, "session")): entry
             for (namespace, session), entry in state.latest_in_session.items()
+        }
+        state.pins = {
+            name: msgspec.structs.replace(pin, name=name, caller=self.name(pin.caller, "caller"))
+            for name, pin in ((self.name(pin.name, "pin"), pin) for pin in state.pins.values())
         }
         state.last_reject = []
         return decode_state(encode_state(state))

@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     ttl_s: int | None = None
     max_entries: int | None = None
     min_prefix: int | None = None
+    ranking: str | None = None  # the server's own: "leaf-lru" or "entry-lru"
     capacity_blocks: int | None = None  # instead of bytes, for simulated policies
 
     def apply(self, policy: Policy) -> Policy:
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True):
             "ttl_us": None if self.ttl_s is None else self.ttl_s * SECOND_US,
             "max_entries": self.max_entries,
             "min_prefix_tokens": self.min_prefix,
+            "ranking": self.ranking,
         }
         return msgspec.structs.replace(policy, **{k: v for k, v in changed.items() if v is not None})
 
@@ -87,7 +89,7 @@ def decide_again(path: Path, settings: Settings, sweep_s: int = 60) -> tuple[Res
     for moment in moments(state, rest):
         run.feed(moment.record)
     recorded = of_tally("as recorded", "log", Settings(), run.recorded)
-    return recorded, of_tally("leaf-lru", "decide", settings, run.decided), run
+    return recorded, of_tally(run.state.policy.ranking, "decide", settings, run.decided), run
 
 
 def _grid(path: Path) -> int:
@@ -137,7 +139,7 @@ def _arrivals_of_history(path: Path, kv_bytes_per_token: int) -> Arrivals:
 
 def _prompt(moment: Moment) -> PromptArrival | None:
     command = moment.record.command
-    if not isinstance(command, cmd.AdoptPrefix) or command.again:
+    if not isinstance(command, cmd.AdoptPrefix) or command.again or command.background:
         return None
     assert isinstance(command.tokens, bytes)
     return PromptArrival(command.at_us, command.namespace, command.tokens, 0, command.request)

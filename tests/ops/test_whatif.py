@@ -48,6 +48,8 @@ def redrive_log(driver: Driver, **settings: object) -> Redrive:
         {"max_entries": 5},
         {"min_prefix_tokens": 300},
         {"apc_enabled": False},
+        {"ranking": "entry-lru"},
+        {"ttl_us": 30_000_000},
     ],
     ids=str,
 )
@@ -86,7 +88,7 @@ def some_trace(seed: int, requests: int = 400) -> BlockTrace:
     return build_trace(arrivals, 512)
 
 
-def decided_hits(trace: BlockTrace, capacity: int) -> list[int]:
+def decided_hits(trace: BlockTrace, capacity: int, ranking: str = "leaf-lru") -> list[int]:
     """Feed the trace's blocks as tokens of a namespace with blocks of one token; returns blocks reused per arrival."""
     state, hits = State(), []
 
@@ -97,7 +99,7 @@ def decided_hits(trace: BlockTrace, capacity: int) -> list[int]:
 
     settings = Policy(
         capacity_bytes=capacity, max_entries=10**6, ttl_us=0, min_prefix_tokens=1, block_size=1, segment_tokens=1,
-        write_policy="off", disk_capacity_bytes=0,
+        write_policy="off", disk_capacity_bytes=0, ranking=ranking,
     )  # fmt: skip
     run(cmd.AdoptPolicy(at_us=0, policy=settings))
     run(cmd.OpenNamespace(
@@ -120,6 +122,14 @@ def test_the_lean_simulation_agrees_with_decide(seed: int, capacity: int) -> Non
     """The simulation's leaf-lru serves exactly the blocks that `decide` would, arrival by arrival."""
     trace = some_trace(seed)
     assert simulate(trace, "leaf-lru", capacity).hits == decided_hits(trace, capacity)
+
+
+@pytest.mark.parametrize("capacity", [25, 60, 200, 10_000])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_entry_lru_agrees_with_decide(seed: int, capacity: int) -> None:
+    """The simulation's lru serves what the server's "entry-lru" would, arrival by arrival."""
+    trace = some_trace(seed)
+    assert simulate(trace, "lru", capacity).hits == decided_hits(trace, capacity, "entry-lru")
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -69,6 +69,7 @@ class Redrive:
         self._nbytes: dict[int, int] = {}
         self._raw_bytes = self._stored_bytes = 0
         self._swept_us = 0
+        self._digests = {entry.id: entry.digest for entry in state.entries.values()}
         self._namespaces: dict[int, int] = {n: n for n in state.namespaces}
         if state.namespaces:
             self._run(cmd.AdoptPolicy(at_us=state.now_us, policy=change(state.policy)))
@@ -88,7 +89,7 @@ class Redrive:
         """Take over one recorded decision (tokens in full); returns what became of a request that arrives with it."""
         command = record.command
         _count_evictions(self.recorded, record.events)
-        self._learn_sizes(record.events)
+        self._learn(record.events)
         self._sweep_until(command.at_us)
         known = _FEEDERS.get(type(command))
         if known is None:
@@ -117,13 +118,15 @@ class Redrive:
         if adopted is not None and adopted.restore:
             self._run(cmd.RecordRestore(at_us=command.at_us, request=command.request))
         now = adopted.length if adopted else 0
+        self._seal_between(command, now, then)
+        if command.background:
+            return None
         served = Served(
             command.request, command.at_us, count(command.tokens), then, now, adopted.source if adopted else "cold"
         )
         self.served.append(served)
         _count_served(self.recorded, served.prompt_tokens, then)
         _count_served(self.decided, served.prompt_tokens, now)
-        self._seal_between(command, now, then)
         return served
 
     def _seal_between(self, command: cmd.AdoptPrefix, start: int, stop: int) -> None:
@@ -138,18 +141,36 @@ class Redrive:
     def _during(self, command: cmd.SealPrefix | cmd.CaptureSnapshot, record: Record) -> None:
         request = self.state.requests.get(command.request)
         if request is not None and command.length > request.adopted:
-            self._run(command)
+            self._run(_unawaited(command))
 
     def _end(self, command: cmd.DonatePrefix | cmd.EndRequest, record: Record) -> None:
         if command.request in self.state.requests:
-            self._run(command)
+            self._run(_unawaited(command))
         self._write_queued(command.at_us)
 
     def _spills(self, command: cmd.RecordSpills, record: Record) -> None:
         self._write_queued(command.at_us)
 
-    def _as_it_was(self, command: cmd.ServeCold | cmd.ResetCache | cmd.SweepExpired, record: Record) -> None:
+    def _as_it_was(self, command: cmd.Command, record: Record) -> None:
         self._run(command)
+
+    def _operate(self, command: cmd.PinPrefix | cmd.DemoteEntry | cmd.PromoteEntry, record: Record) -> None:
+        """An operator's command about one entry: the entry of equal digest here, if there is one."""
+        entry = self._entry(command.entry)
+        if not entry:
+            self.skipped[type(command).__name__ + " of an entry that is not here"] += 1
+            return
+        self._run(msgspec.structs.replace(command, entry=entry))
+        errand = self.state.requests.get(getattr(command, "request", ""))
+        if errand is not None and errand.restore:
+            self._run(cmd.RecordRestore(at_us=command.at_us, request=errand.id))
+
+    def _delete(self, command: cmd.DeleteEntries, record: Record) -> None:
+        entries = [entry for recorded in command.entries if (entry := self._entry(recorded))]
+        self._run(msgspec.structs.replace(command, entries=entries))
+
+    def _entry(self, recorded: int) -> int:
+        return self.state.by_digest.get(self._digests.get(recorded, b""), 0)
 
     def _recover(self, command: cmd.Recover, record: Record) -> None:
         self._write_queued(command.at_us)
@@ -170,9 +191,12 @@ class Redrive:
             while any(isinstance(e, ev.SweepDone) and e.more for e in self._run(_sweep_at(self._swept_us))):
                 pass
 
-    def _learn_sizes(self, events: Iterable[ev.Event]) -> None:
+    def _learn(self, events: Iterable[ev.Event]) -> None:
+        """Note sizes of pieces and what recorded entry numbers stand for: the other world numbers its own."""
         for event in events:
-            if isinstance(event, ev.PieceSealed | ev.SnapshotTaken):
+            if isinstance(event, ev.EntryDonated):
+                self._digests[event.entry] = event.digest
+            elif isinstance(event, ev.PieceSealed | ev.SnapshotTaken):
                 self._nbytes[event.blob] = event.nbytes
             elif isinstance(event, ev.PieceSpilled) and event.blob in self._nbytes:
                 self._raw_bytes += self._nbytes.pop(event.blob)
@@ -186,6 +210,14 @@ class Redrive:
         results = [cmd.SpillResult(b.id, int(b.nbytes * ratio)) for b in blobs if b.disk_state == QUEUED]
         if results:
             self._run(cmd.RecordSpills(at_us=at_us, results=results))
+
+
+def _unawaited(command: Any) -> cmd.Command:
+    """Snapshots that waiting requests would adopt have other numbers here; nobody waits."""
+    if getattr(command, "awaited", None):
+        command = msgspec.structs.replace(command, awaited=[])
+    waiting: cmd.Command = command
+    return waiting
 
 
 def _sweep_at(at_us: int) -> cmd.SweepExpired:
@@ -222,6 +254,12 @@ _FEEDERS: dict[type, Callable[[Redrive, Any, Record], Served | None]] = {
     cmd.ServeCold: Redrive._as_it_was,
     cmd.ResetCache: Redrive._as_it_was,
     cmd.Recover: Redrive._recover,
+    cmd.UnpinPrefix: Redrive._as_it_was,
+    cmd.ShrinkMemory: Redrive._as_it_was,
+    cmd.PinPrefix: Redrive._operate,
+    cmd.DemoteEntry: Redrive._operate,
+    cmd.PromoteEntry: Redrive._operate,
+    cmd.DeleteEntries: Redrive._delete,
 }
 
 

@@ -44,6 +44,7 @@ class Size(click.ParamType):
 @click.option("--ttl", type=int, help="Seconds; 0 is never.")
 @click.option("--max-entries", type=int)
 @click.option("--min-prefix", type=int, help="Tokens.")
+@click.option("--ranking", type=click.Choice(["leaf-lru", "entry-lru"]), help="The server's own order of eviction.")
 @click.option("--kv-bytes-per-token", type=Size(), default=0, help="For arrivals. [default: as recorded, else 131072]")
 @click.option("--sweep", "span", help="NAME=LOW..HIGH or NAME=A,B,C; NAME: capacity, blocks, ttl, max-entries, min-prefix.")
 @click.option("--points", type=click.IntRange(1, 64), default=8, show_default=True, help="Values of a sweep's range.")
@@ -60,6 +61,7 @@ def what_if(
     ttl: int | None,
     max_entries: int | None,
     min_prefix: int | None,
+    ranking: str | None,
     kv_bytes_per_token: int,
     span: str | None,
     points: int,
@@ -78,8 +80,8 @@ def what_if(
         raise Unusable(f"{source} does not exist")
     if "all" in policies or (not policies and not is_history(source)):
         policies = POLICIES
-    base = Settings("", capacity, disk_capacity, ttl, max_entries, min_prefix)
-    if policies and (ttl is not None or max_entries is not None or min_prefix is not None or disk_capacity is not None):
+    base = Settings("", capacity, disk_capacity, ttl, max_entries, min_prefix, ranking)
+    if policies and any(setting is not None for setting in (disk_capacity, ttl, max_entries, min_prefix, ranking)):
         raise Unusable("a simulated policy knows capacity only; leave --policy away to change other settings")
     if span is not None:
         _sweep(source, _parse(span, points), base, policies, kv_bytes_per_token, csv_file, plot_file, workers, as_json)
