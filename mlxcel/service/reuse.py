@@ -15,7 +15,7 @@ from mlxcel.service.boundaries import plan_captures
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.job import Job
 from mlxcel.service.rates import Rates
-from mlxcel.service.scope import namespace_key
+from mlxcel.service.scope import namespace_key, regime_crossed
 
 log = logging.getLogger("mlxcel.cache")
 
@@ -281,17 +281,12 @@ class Reuse:
                 state_nbytes=nbytes,
                 completion_tokens=len(job.generated),
                 awaited=self._awaited(),
-                regime_crossed=self._crossed(job, length),
+                regime_crossed=regime_crossed(self.engine.facts, job.total, length),
             )
             self.cache.run(command, cache=cache, state_piece=piece)
             job.tracked = False
         except CacheSuspended:
             job.tracked = False
-
-    def _crossed(self, job: Job, length: int) -> bool:
-        """True when generation went over the RoPE boundary: rows of both tables are not to be kept."""
-        boundary = self.engine.facts.rope_regime_boundary
-        return boundary is not None and job.total <= boundary < length
 
     def end(self, job: Job, outcome: str, detail: str = "") -> None:
         """An end without donation; releases what the request leased."""

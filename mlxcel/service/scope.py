@@ -17,3 +17,9 @@ def namespace_key(facts: ModelFacts, scope: CacheScope, prompt_tokens: int, bloc
         tenant_salt=scope.tenant_salt,
         block_size=block_size,
     )
+
+
+def regime_crossed(facts: ModelFacts, prompt_tokens: int, length: int) -> bool:
+    """True when generation went over the RoPE boundary: rows of both tables are not to be kept."""
+    boundary = facts.rope_regime_boundary
+    return boundary is not None and prompt_tokens <= boundary < length
