@@ -54,6 +54,20 @@ CONFIGS: dict[str, tuple[int, dict[str, Any]]] = {
             "sliding_window_pattern": 3,
         },
     ),
+    "gemma4_text": (
+        4,
+        {
+            **_ATTENTION,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 2,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCAB,
+            "sliding_window": 32,
+            "sliding_window_pattern": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+    ),
     "qwen3_next": (
         2,
         {

@@ -61,7 +61,7 @@ def _pack(n: Node) -> list[Any]:
     return [
         n.id, n.parent, n.namespace, n.blob, n.row, n.start, n.label, n.last_used_us, n.snapshot, n.origin,
         n.session_key, n.leases, n.pinned, n.memory, n.disk, n.keep_until_us, n.via, n.uses, n.anchored,
-        n.template_sig,
+        n.template_sig, n.answer_tokens,
     ]  # fmt: skip
 
 
@@ -83,6 +83,7 @@ def decode_state(payload: bytes) -> State:
     for packed in c.nodes:
         node = Node(*packed[:18])
         node.anchored, node.template_sig = packed[18], packed[19]
+        node.answer_tokens = packed[20] if len(packed) > 20 else 0  # checkpoints before it was kept
         state.nodes[node.id] = node
     for entry in c.entries:
         state.entries[entry.id] = entry

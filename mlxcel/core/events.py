@@ -126,7 +126,8 @@ class PieceSealed(Event, frozen=True, tag="piece_sealed.1"):
 
 class SnapshotTaken(Event, frozen=True, tag="snapshot_taken.1"):
     """The whole state at `length` tokens is kept at `node` below `parent`; the last `tail_tokens` are beyond the parent.
-    `self_evictions`: how many snapshots of the same session had to go for it."""
+    `self_evictions`: how many snapshots of the same session had to go for it. `answer_tokens`: how many of the last
+    tokens are the answer."""
 
     request: str
     node: int
@@ -140,6 +141,7 @@ class SnapshotTaken(Event, frozen=True, tag="snapshot_taken.1"):
     session_key: str
     spill: bool
     self_evictions: int = 0
+    answer_tokens: int = 0
 
 
 class SnapshotSuperseded(Event, frozen=True, tag="snapshot_superseded.1"):

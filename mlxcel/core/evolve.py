@@ -117,7 +117,7 @@ def _snapshot_taken(state: State, e: ev.SnapshotTaken) -> None:
     label = cut(state.requests[e.request].tokens, e.length - e.tail_tokens, e.length)
     parent = state.nodes[e.parent]
     node = Node(e.node, e.parent, parent.namespace, e.blob, 0, e.length - e.tail_tokens, label, state.now_us, True)
-    node.origin, node.session_key = e.origin, e.session_key
+    node.origin, node.session_key, node.answer_tokens = e.origin, e.session_key, e.answer_tokens
     node.template_sig = state.requests[e.request].template_sig
     _add(state, node, Blob(e.blob, e.key, e.nbytes, True), e.spill)
     state.count("snapshot_inserts")

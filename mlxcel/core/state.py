@@ -42,7 +42,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     `row`: first row of the run inside its blob. `memory`/`disk`: counted as resident there. `*_children` count resident
     nodes below. `children`: first block -> node; `snapshots`: tail tokens -> node. `anchored`: entries that end here.
     `leases`, `pinned`: how many requests and pins hold the path through here. A snapshot knows whose it is.
-    `uses`: requests that adopted exactly up to here.
+    `answer_tokens`: how many of a snapshot's last tokens are the answer. `uses`: requests that adopted exactly up to here.
     """
 
     id: int
@@ -69,6 +69,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     snapshots: dict[bytes, int] | None = None
     anchored: list[int] = []
     template_sig: str = ""
+    answer_tokens: int = 0
 
     @property
     def tokens(self) -> int:

@@ -1,15 +1,18 @@
 """Captured states of models that can't be cut by tokens: what is kept with them, and what they make superfluous."""
 
+from collections.abc import Set
+
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.extend import plan_extension
-from mlxcel.core.keys import PieceHasher
+from mlxcel.core.keys import ANONYMOUS_SESSION, PieceHasher
 from mlxcel.core.match import match_prefix
 from mlxcel.core.reasons import RefusalReason
 from mlxcel.core.state import MEMORY, Namespace, Node, Request, State
-from mlxcel.core.tokens import count, cut
+from mlxcel.core.tokens import common_tokens, count, cut
 
+HEADER_TOKENS = 16  # what a template may write between the last message and the answer, and not write again later
 INTERVALS_A_SESSION = 4  # live snapshots of origin "interval" on one path
 
 
@@ -61,6 +64,7 @@ def keep_snapshot(
         request.id, node, grown.node, grown.next_blob, key, length, count(tail), nbytes, origin,
         "" if origin == "system" else request.session_key,
         policy.writes_behind(nbytes), _own_losses(state, request, grown.events),
+        max(0, length - count(request.tokens)),
     )  # fmt: skip
     gone: list[ev.Event] = []
     for old in older:
@@ -111,6 +115,22 @@ def _superseded(
                 found.append(old)
     if origin == "interval":
         return sorted(found, key=lambda node: node.end)[: 1 - INTERVALS_A_SESSION]
+    if origin == "completion" and request.session_key != ANONYMOUS_SESSION:
+        found += _rewritten(state, request, tokens, length, {node.id for node in found} | set(spared))
+    return found
+
+
+def _rewritten(state: State, request: Request, tokens: bytes, length: int, known: Set[int]) -> list[Node]:
+    """The session's earlier answers whose prompt this conversation contains, though the answer came back in other
+    tokens (trimmed, without its thinking): no later turn will begin with them."""
+    found: list[Node] = []
+    for node_id in sorted(state.session_snapshots.get((request.namespace, request.session_key), ())):
+        old = state.nodes[node_id]
+        if node_id in known or not old.answer_tokens or not _is_ancestor(old, request, "completion", length):
+            continue
+        prompt = old.end - old.answer_tokens - HEADER_TOKENS
+        if common_tokens(state.path_tokens(node_id), tokens) >= max(1, prompt):
+            found.append(old)
     return found
 
 
