@@ -2,7 +2,7 @@
 
 from benchmarks import workloads
 from benchmarks.harness import Bench
-from benchmarks.servers import Daemon
+from benchmarks.servers import Daemon, vocabulary
 
 TITLE = "An agent loop"
 
@@ -11,7 +11,7 @@ def run(bench: Bench) -> None:
     """Play the same loop with the cache on and off, and once with a restart after half of the steps."""
     model = bench.need_model()
     steps, head, result = bench.size(8, 3), bench.size(512, 64), bench.size(96, 24)
-    prompts = workloads.agent_loop(bench.seed, steps, head, result)
+    prompts = workloads.agent_loop(bench.seed, steps, head, result, vocabulary(model))
     sums = {}
     for name, flags, restart in (
         ("cache on", (), False),

@@ -6,9 +6,8 @@ from typing import Any
 from benchmarks import workloads
 from benchmarks.harness import Bench
 from benchmarks.lab import load
-from benchmarks.overhead import vocabulary
 from benchmarks.result import ROOT
-from benchmarks.servers import Daemon
+from benchmarks.servers import Daemon, vocabulary
 from mlxcel.core.tokens import from_ids
 
 TITLE = "Bytes of a conversation"

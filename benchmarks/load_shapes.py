@@ -5,8 +5,7 @@ import time
 from benchmarks import workloads
 from benchmarks.harness import Bench
 from benchmarks.load import play, shapes, summary
-from benchmarks.overhead import vocabulary
-from benchmarks.servers import Daemon
+from benchmarks.servers import Daemon, vocabulary
 
 TITLE = "Load as it was, and the two lies"
 

@@ -1,12 +1,10 @@
 """What the cache costs where it can't help: a cold request, and each decoded token. Beside the same daemon switched off."""
 
-import json
 import time
-from pathlib import Path
 
 from benchmarks import workloads
 from benchmarks.harness import Bench
-from benchmarks.servers import Daemon
+from benchmarks.servers import Daemon, vocabulary
 from benchmarks.statistics import median
 
 TITLE = "The cache's cost"
@@ -51,10 +49,3 @@ def settled(cost: float) -> float:
     """Return the cost once writing behind is done, so that it does not fall on the other's turn."""
     time.sleep(SETTLE_S)
     return cost
-
-
-def vocabulary(model: Path) -> int:
-    """Return how many token ids a model knows, at most 40,000."""
-
-    config = json.loads((model / "config.json").read_text())
-    return min(int(config["vocab_size"]), 40_000)

@@ -19,6 +19,7 @@ NAMES = (
     "siblings",
     "agent_loop",
     "throughput",
+    "per_token",
     "bytes_per_conversation",
     "peer",
     "load_shapes",

@@ -1,5 +1,6 @@
 """Servers under measurement, as processes of their own: our daemon, and `mlx_lm.server`."""
 
+import json
 import os
 import re
 import signal
@@ -137,3 +138,8 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def vocabulary(model: Path) -> int:
+    """Return the bound of token ids for a model's prompts: its vocabulary, at most 40,000."""
+    return min(int(json.loads((model / "config.json").read_text())["vocab_size"]), 40_000)

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks import workloads
 from benchmarks.harness import Bench, once
 from benchmarks.lab import Core
-from benchmarks.servers import Daemon
+from benchmarks.servers import Daemon, vocabulary
 from mlxcel.core.checkpoint import decode_state, encode_state
 
 TITLE = "Start"
@@ -18,7 +18,7 @@ def run(bench: Bench) -> None:
     empty = [_start(model, bench.folder / f"empty-{n}") for n in range(bench.size(3, 1))]
     bench.value("start with an empty data directory, until ready", empty)
     data = bench.folder / "used"
-    prompts = workloads.forks(bench.seed, bench.size(200, 5), 64, 32)
+    prompts = workloads.forks(bench.seed, bench.size(200, 5), 64, 32, vocabulary(model))
     with Daemon(model, data) as daemon:
         client = daemon.client()
         for number, prompt in enumerate(prompts):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks import workloads
 from benchmarks.client import Timing
 from benchmarks.harness import Bench
-from benchmarks.servers import Daemon, Server
+from benchmarks.servers import Daemon, Server, vocabulary
 
 TITLE = "Throughput"
 CLIENTS = (1, 4, 16)
@@ -21,7 +21,7 @@ def run(bench: Bench) -> None:
     for clients in CLIENTS if not bench.quick else (1, 2):
         count = max(clients, bench.size(8, 2))
         for share in SHARES if not bench.quick else (0.95,):
-            prompts = workloads.shared_share(bench.seed, count + 1, length, share)
+            prompts = workloads.shared_share(bench.seed, count + 1, length, share, vocabulary(model))
             took = {}
             for name, flags in (("on", ()), ("off", ("--no-cache-prompt",))):
                 data = bench.folder / f"{clients}-{share}-{name}"
