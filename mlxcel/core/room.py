@@ -42,10 +42,11 @@ def make_disk_room(plan: EvictionPlan, need_bytes: int) -> bool:
     return False
 
 
-def limit_entries(plan: EvictionPlan, replaced: int) -> bool:
-    """Drop the least recent entries until one more fits; False when pins hold too many. `replaced`: makes room itself."""
+def limit_entries(plan: EvictionPlan, replaced: int, incoming: int = 1) -> bool:
+    """Drop the least recent entries until so many more fit; False when pins hold too many. `replaced`: an entry that makes
+    room itself."""
     state = plan.state
-    excess = len(state.resident) + 1 - plan.demoted_entries - state.policy.max_entries
+    excess = len(state.resident) + incoming - plan.demoted_entries - state.policy.max_entries
     excess -= bool(replaced) and plan.in_memory(replaced)
     for entry_id in state.resident:
         if excess <= 0:

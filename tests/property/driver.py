@@ -51,6 +51,7 @@ class Driver:
         assert fingerprint(self.state) == before, f"deciding {command} changed the state"
         self.log.append(encode_record(self.state, command, events))
         apply(self.state, command.at_us, events)
+        self.check_limits(command, events)
         broken = broken_invariants(self.state)
         assert not broken, (len(self.log), command, events, broken)
         return events
@@ -117,6 +118,7 @@ class Driver:
                 template_sig=rng.choice("ssst"),
                 session_key=rng.choice("ab"),
                 tokens=from_ids(tokens),
+                live_bytes=self.live_kv(),
                 ttl_us=rng.choice([-1, -1, 300]),
             )
         )
@@ -132,7 +134,7 @@ class Driver:
         """Let a restore that is still open end well; True when there was one."""
         if not self.state.requests[request].restore:
             return False
-        self.do(cmd.RecordRestore(at_us=self.at_us, request=request))
+        self.do(cmd.RecordRestore(at_us=self.at_us, request=request, live_bytes=self.rng.choice([0, 200])))
         return True
 
     def grow(self) -> None:
@@ -145,14 +147,19 @@ class Driver:
         live, kept = self.live[request], self.state.requests[request].kept
         if live.reuse == "prefix":
             length = self.rng.randrange(len(live.tokens) + 1)
-            self.do(cmd.SealPrefix(at_us=self.at_us, request=request, length=length))
+            self.do(cmd.SealPrefix(at_us=self.at_us, request=request, length=length, live_bytes=self.live_kv()))
         else:
             length = self.rng.randrange(kept, len(live.tokens) + 1)
             if length > kept:
                 nbytes = self.rng.choice([20, 40])
                 self.do(
                     cmd.CaptureSnapshot(
-                        at_us=self.at_us, request=request, length=length, nbytes=nbytes, origin="boundary"
+                        at_us=self.at_us,
+                        request=request,
+                        length=length,
+                        nbytes=nbytes,
+                        origin="boundary",
+                        live_bytes=self.live_kv(),
                     )
                 )
 
@@ -170,7 +177,12 @@ class Driver:
             length = len(live.tokens) + len(answer)
             self.do(
                 cmd.DonatePrefix(
-                    at_us=self.at_us, request=request, generated=from_ids(answer), length=length, state_nbytes=nbytes
+                    at_us=self.at_us,
+                    request=request,
+                    generated=from_ids(answer),
+                    length=length,
+                    state_nbytes=nbytes,
+                    live_bytes=self.live_kv(),
                 )
             )
         else:
@@ -187,6 +199,10 @@ class Driver:
         ]
         if results:
             self.do(cmd.RecordSpills(at_us=self.at_us, results=results))
+
+    def live_kv(self) -> int:
+        """Bytes of live KV that the service would report."""
+        return self.rng.choice([0, 0, 100, 400, 1200])
 
     def sweep(self) -> None:
         """Time to look for what expired."""
@@ -231,6 +247,21 @@ class Driver:
         self.live = {}
 
     # ------------------------------------------------------------------ checks
+
+    def check_limits(self, command: cmd.Command, events: list[ev.Event]) -> None:
+        """Whatever a decision adds to memory stays within every limit, live KV counted."""
+        state, policy = self.state, self.state.policy
+        back = [e for e in events if isinstance(e, ev.PieceRestored) and e.nodes]
+        if back or any(isinstance(e, ev.PieceSealed) for e in events):
+            assert state.memory_bytes[False] <= policy.capacity_bytes
+        if any(isinstance(e, ev.SnapshotTaken) for e in events):
+            assert state.memory_bytes[True] <= policy.snapshot_capacity_bytes
+            assert len(state.lru["memory", True]) <= policy.snapshot_max_entries
+        if back or any(isinstance(e, ev.PieceSealed | ev.SnapshotTaken) for e in events):
+            held = sum(state.memory_bytes.values()) + getattr(command, "live_bytes", 0)
+            assert not policy.memory_cap_bytes or held <= policy.memory_cap_bytes
+        if back or any(isinstance(e, ev.EntryDonated) for e in events):
+            assert len(state.resident) <= policy.max_entries
 
     def reload(self) -> None:
         """Go on from the checkpoint's bytes: nothing may be lost by that."""

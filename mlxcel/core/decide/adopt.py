@@ -7,7 +7,7 @@ from mlxcel.core.decide.refuse import refusal
 from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.match import match_prefix
 from mlxcel.core.reasons import MissReason, RefusalReason
-from mlxcel.core.room import BOTH, make_room
+from mlxcel.core.room import BOTH, limit_entries, make_room
 from mlxcel.core.state import Namespace, Node, State
 from mlxcel.core.tokens import count
 
@@ -33,7 +33,8 @@ def decide_adopt(state: State, c: cmd.AdoptPrefix) -> list[ev.Event]:
     best = _only_if_sooner(state, namespace, best, c)
     best, plan = _only_if_it_fits(state, namespace, best, c)
     if best.length >= policy.min_prefix_tokens and best.nodes:
-        return [arrived, *plan.events, _adopted(state, namespace, c, best, plan)]
+        adopted = _adopted(state, namespace, c, best, plan)
+        return [arrived, *plan.events, adopted]
     missed = ev.PrefixMissed(c.request, _miss_reason(state, namespace, best), best.known)
     refused = None if c.background else refusal(state, namespace, found, best, c)
     return [arrived, *plan.events, *([refused] if refused else []), missed]
@@ -114,6 +115,8 @@ def _adopted(
     restore = list(dict.fromkeys(node.blob for node in best.nodes if not state.in_memory(node.blob)))
     entry = best.entry or _credited(state, namespace, last, c.session_key)
     entry = 0 if plan.is_dead(entry) else entry
+    if entry and not state.entries[entry].resident and state.nodes[state.entries[entry].node].memory:
+        limit_entries(plan, 0)  # its pieces never left, so the hit brings the entry itself back
     same_session = bool(entry) and state.entries[entry].session_key == c.session_key
     source = "disk" if restore else ("snapshot" if namespace.reuse == "snapshot" else "memory")
     return ev.PrefixAdopted(c.request, last.id, best.length, source, restore, entry, same_session)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.evict import EvictionPlan
-from mlxcel.core.room import BOTH, limit_snapshots, make_disk_room, make_room
+from mlxcel.core.room import BOTH, limit_entries, limit_snapshots, make_disk_room, make_room
 from mlxcel.core.state import DISK, MEMORY, PROMOTION, QUEUED, Request, State
 
 
@@ -44,6 +44,9 @@ def decide_restore(state: State, c: cmd.RecordRestore) -> list[ev.Event]:
     plan = EvictionPlan(state, (n.id for n in path))
     kept = {blob for kind in BOTH for blob in _restorable(state, plan, request, kind, c.live_bytes)}
     nodes = {blob: [n.id for n in path if n.blob == blob and not n.memory] for blob in kept}
+    back = [e for n in path if n.blob in kept and not n.memory for e in n.anchored if not state.entries[e].resident]
+    if not limit_entries(plan, 0, len(back)):
+        nodes = {}
     events = [*plan.events, *(ev.PieceRestored(blob, nodes.get(blob, [])) for blob in request.restore)]
     return [*events, ev.RequestEnded(c.request, "promoted", "") if errand else ev.PrefixRestored(c.request)]
 
