@@ -1,7 +1,5 @@
 """Captured states of models that can't be cut by tokens: what is kept with them, and what they make superfluous."""
 
-from collections.abc import Set
-
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.evict import EvictionPlan
@@ -51,7 +49,8 @@ def keep_snapshot(
     known = _known_snapshot(state, namespace, tokens, aligned, tail)
     plan = EvictionPlan(state, [known])
     older = [] if known else _superseded(state, request, tokens, length, origin, c.awaited)
-    for old in older:
+    rewritten = [] if known or origin != "completion" else _rewritten(state, request, tokens, length, older, c.awaited)
+    for old in [*rewritten, *older]:
         plan.supersede(old)
     grown = plan_extension(state, request, tokens, aligned, plan, c.live_bytes, 0 if known else nbytes, entry)
     if grown.length != aligned or not (grown.fits or (known and entry is None)):
@@ -66,11 +65,18 @@ def keep_snapshot(
         policy.writes_behind(nbytes), _own_losses(state, request, grown.events),
         max(0, length - count(request.tokens)),
     )  # fmt: skip
-    gone: list[ev.Event] = []
+    # What lies above a rewritten one may be evicted in this very decision, so it goes first; this request's own path
+    # is leased until the new snapshot takes the lease over.
+    sealed = ev.PrefixSealed(request.id, node, length)
+    return node, [*_gone(rewritten, node), *grown.events, taken, sealed, *_gone(older, node)]
+
+
+def _gone(older: list[Node], by: int) -> list[ev.Event]:
+    events: list[ev.Event] = []
     for old in older:
-        gone += [ev.EntryEvicted(anchored, "replaced", "all") for anchored in old.anchored]
-        gone.append(ev.SnapshotSuperseded(old.id, node, old.blob))
-    return node, [*grown.events, taken, ev.PrefixSealed(request.id, node, length), *gone]
+        events += [ev.EntryEvicted(anchored, "replaced", "all") for anchored in old.anchored]
+        events.append(ev.SnapshotSuperseded(old.id, by, old.blob))
+    return events
 
 
 def _refused(request: Request, reason: RefusalReason, tokens: int, detail: str) -> ev.ReuseRefused:
@@ -115,18 +121,21 @@ def _superseded(
                 found.append(old)
     if origin == "interval":
         return sorted(found, key=lambda node: node.end)[: 1 - INTERVALS_A_SESSION]
-    if origin == "completion" and request.session_key != ANONYMOUS_SESSION:
-        found += _rewritten(state, request, tokens, length, {node.id for node in found} | set(spared))
     return found
 
 
-def _rewritten(state: State, request: Request, tokens: bytes, length: int, known: Set[int]) -> list[Node]:
+def _rewritten(
+    state: State, request: Request, tokens: bytes, length: int, older: list[Node], spared: list[int]
+) -> list[Node]:
     """The session's earlier answers whose prompt this conversation contains, though the answer came back in other
     tokens (trimmed, without its thinking): no later turn will begin with them."""
+    if request.session_key == ANONYMOUS_SESSION:
+        return []
+    known = {node.id for node in older} | set(spared)
     found: list[Node] = []
     for node_id in sorted(state.session_snapshots.get((request.namespace, request.session_key), ())):
         old = state.nodes[node_id]
-        if node_id in known or not old.answer_tokens or not _is_ancestor(old, request, "completion", length):
+        if node_id in known or old.leases or not old.answer_tokens or not _is_ancestor(old, request, "completion", length):
             continue
         prompt = old.end - old.answer_tokens - HEADER_TOKENS
         if common_tokens(state.path_tokens(node_id), tokens) >= max(1, prompt):
