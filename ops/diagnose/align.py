@@ -65,6 +65,8 @@ def samples(tokens: bytes) -> set[int]:
 def compare(ours: bytes, theirs: bytes) -> Meeting:
     """Find the first difference and all that is alike after it."""
     prefix = common_tokens(ours, theirs)
+    if min(len(ours), len(theirs)) // 4 - prefix < SHINGLE_TOKENS:
+        return Meeting(prefix, aligned=prefix, alike=prefix)
     at, their_at = prefix * 4, prefix * 4
     places = _places(theirs)
     alike = prefix + _covered(ours, prefix, places)
@@ -127,6 +129,18 @@ class Pair(msgspec.Struct, frozen=True):
     first_length: int  # prompt tokens of the conversation's first request
 
 
+def _best(one: Asked, rivals: list[int], asked: list[Asked], before: int | None) -> tuple[int, Meeting] | None:
+    """Return the rival that shares most, and how. One that the prompt goes on from is taken without looking further."""
+    likeliest = {before, *rivals[:1]}
+    for rival in rivals:
+        whole = asked[rival].whole
+        if rival in likeliest and 0 < len(whole) <= len(one.tokens) and one.tokens.startswith(whole):
+            prefix = len(whole) // 4
+            return rival, Meeting(prefix, aligned=prefix, alike=prefix)
+    met = [(rival, compare(one.tokens, asked[rival].whole)) for rival in rivals]
+    return max(met, key=lambda pair: (pair[1].alike, pair[0]), default=None)
+
+
 def pair_up(asked: list[Asked]) -> list[Pair]:
     """Pair every request with its closest earlier one, where there is any."""
     memory = Resemblance()
@@ -138,14 +152,10 @@ def pair_up(asked: list[Asked]) -> list[Pair]:
         before = last_in_session.get(one.session)
         if before is not None and one.session.strip("_") != "mlxcel_anon" and before not in rivals:
             rivals.append(before)
-        best: tuple[int, int, Meeting] | None = None
-        for rival in rivals:
-            meeting = compare(one.tokens, asked[rival].whole)
-            if best is None or (meeting.alike, rival) > (best[2].alike, best[1]):
-                best = (rival, rival, meeting)
+        best = _best(one, rivals, asked, before)
         first_length = one.length
-        if best is not None and best[2].alike:
-            rival, _, meeting = best
+        if best is not None and best[1].alike:
+            rival, meeting = best
             theirs = asked[rival]
             if meeting.aligned * 2 >= theirs.length or theirs.session == one.session:
                 first_length = min(first_lengths[rival], one.length)

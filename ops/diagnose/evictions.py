@@ -58,13 +58,13 @@ def _judge(path: Path, told: Told, limit: _Limit) -> Finding | None:
 
 
 def _least(path: Path, limit: _Limit, wanted: float) -> int:
-    """Return the first doubling of the limit that saves what is wanted; the unlimited value when none does."""
-    value = max(1, limit.present)
-    for _ in range(DOUBLINGS):
-        value *= 2
-        if decide_again(path, _settings(limit, value))[1].tokens_saved >= wanted:
-            return value
-    return limit.unlimited
+    """Return the first doubling of the limit that saves what is wanted, found by halving; the unlimited value when none does."""
+    low, high = 0, DOUBLINGS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        again = decide_again(path, _settings(limit, max(1, limit.present) << middle))[1]
+        low, high = (low, middle) if again.tokens_saved >= wanted else (middle, high)
+    return limit.unlimited if high > DOUBLINGS else max(1, limit.present) << high
 
 
 def _show(limit: _Limit, value: int) -> str:

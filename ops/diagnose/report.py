@@ -11,6 +11,7 @@ from ops.diagnose.causes import causes_of
 from ops.diagnose.evictions import evictions_of
 from ops.diagnose.findings import Finding, TextOf
 from ops.diagnose.spread import Condition, Spread, conditions, dilution, spread_over
+from ops.replay.progress import ticking
 
 USUAL_MACHINES = [1, 2, 4, 8]
 
@@ -40,9 +41,12 @@ def diagnose(path: Path, text_of: TextOf = None, instances: int = 1, last: int =
 
     Raises as `History`. Nothing is changed.
     """
-    told = read_told(path, last)
-    pairs = pair_up(told.asked)
-    found = [*causes_of(told, pairs, text_of), *evictions_of(path, told)]
+    with ticking("reading, comparing, deciding again") as tick:
+        told = read_told(path, last)
+        tick(1)
+        pairs = pair_up(told.asked)
+        tick(1)
+        found = [*causes_of(told, pairs, text_of), *evictions_of(path, told)]
     held = conditions(told, pairs)
     spread = spread_over(told, sorted({*USUAL_MACHINES, instances}), held[1].value)
     spread_finding = dilution(told, spread, instances)
