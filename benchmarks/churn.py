@@ -7,15 +7,14 @@ from benchmarks.disk_lab import DiskLab
 from benchmarks.harness import Bench
 
 TITLE = "File size after turning over three times the capacity"
-KV_BYTES = 2048
 TURNS_OVER = 3
 MOST = 1.2
 
 
 def run(bench: Bench) -> None:
     """Write prompts of all lengths until the capacity has been written four times: filled once, turned over three times."""
-    capacity = bench.size(256 << 20, 24 << 20)
-    lab = DiskLab(bench.folder, KV_BYTES, memory_bytes=capacity // 4, disk_bytes=capacity)
+    capacity, kv_bytes = bench.size(256 << 20, 32 << 20), bench.size(2048, 256)
+    lab = DiskLab(bench.folder, kv_bytes, memory_bytes=capacity // 4, disk_bytes=capacity)
     _, highest = turn_over(lab, capacity, bench.seed)
     figures = lab.gauges()
     bench.value("capacity", [capacity], "B")

@@ -23,10 +23,11 @@ from storage.event_log.recovery import open_log
 from storage.gauges import disk_gauges
 from storage.lmdb_tier.environment import TierOptions
 from storage.lmdb_tier.tier import LmdbTier
-from storage.spill import SpillThread
+from storage.spill import SpillThread, options_for
 
 HUGE = 1 << 50
 FLUSH_S = 300.0
+QUEUE_BYTES = 64 << 20
 
 
 class Rows(msgspec.Struct):
@@ -69,7 +70,7 @@ class DiskLab:
         self.opened = open_log(folder / "log")
         self.tier = LmdbTier.open(folder / "kv", TierOptions(reserve_bytes=0))
         self._outcomes: list[SpillOutcome] = []
-        self.spill = SpillThread(self.tier, self.opened.writer, self._outcomes.extend)
+        self.spill = SpillThread(self.tier, self.opened.writer, self._outcomes.extend, options_for(disk_bytes))
         self._now_us = 0
         self._requests = 0
         tiers = Tiers(self.engine, self.spill)  # type: ignore[arg-type]
@@ -101,6 +102,8 @@ class DiskLab:
         length = len(prompt) + len(answer)
         donation = cmd.DonatePrefix(at_us=self._tick(), request=name, generated=from_ids(answer), length=length)
         self.cache.run(donation, cache=self)
+        if self.spill.queued_bytes() > QUEUE_BYTES:
+            self.settle()  # a day takes seconds here: nothing may be dropped for want of time
         self._book()
         return adopted.length if adopted is not None else 0
 

@@ -29,6 +29,7 @@ def run(bench: Bench) -> None:
     bench.value("KV added, raw", [new_tokens * KV_BYTES], "B")
     bench.value("held at the end", [live], "B")
     bench.value("written to the store, by the gauge", [written], "B")
+    assert figures["disk_writes_dropped"] == figures["disk_writes_failed"] == 0
     bench.value("log at the end", [log_bytes], "B")
     bench.value("file at the end / held", [figures["disk_file_bytes"] / live], "")
     bench.ratio("written to the store / held at the end", written, live, at_most=MOST)

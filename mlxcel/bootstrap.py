@@ -19,6 +19,7 @@ from mlxcel.limits import disk_capacity, live_budget, make_policy, read_config, 
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.generation import GenerationService, Limits
 from mlxcel.service.loop import EngineLoop
+from mlxcel.service.operator import Operator
 from mlxcel.service.questions import Questions
 from mlxcel.service.rates import Rates
 from mlxcel.service.recover import fold_log, settle
@@ -57,7 +58,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     opened, state, detail = _open_log(settings.data_dir / "log")
     clock = WallClock(state.now_us)
     tier = _open_tier(settings)
-    spill, restorer = _disk_threads(tier, opened.writer, service)
+    spill, restorer = _disk_threads(tier, opened.writer, service, disk_capacity(settings))
     tiers = Tiers(engine, spill)
     cache = CacheService(state, opened.writer, tiers, clock.now_us)
     rates = Rates(restore=settings.disk_restore)
@@ -85,6 +86,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
         log.error("the cache starts suspended: %s", why)
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s, settings.boundary_snapshot)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
+    questions.add(Operator(cache, engine, restorer, service.post).answers())
     questions.disk_gauges = _gauges(settings, tier, spill, missing)
     service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())
     loop = EngineLoop(service, engine, reuse, questions)
@@ -212,13 +214,14 @@ def _gauges(settings: Settings, tier: Any, spill: Any, missing: int) -> Callable
     return lambda: disk_gauges(tier, spill, fault) | {"disk_pieces_missing": missing}
 
 
-def _disk_threads(tier: Any, writer: Any, service: GenerationService) -> tuple[Any, Any]:
+def _disk_threads(tier: Any, writer: Any, service: GenerationService, capacity_bytes: int) -> tuple[Any, Any]:
     if tier is None:
         return None, None
     from storage.restore import RestorePool
-    from storage.spill import SpillThread
+    from storage.spill import SpillThread, options_for
 
-    return SpillThread(tier, writer, lambda outcomes: service.post("spilled", outcomes)), RestorePool(tier)
+    spill = SpillThread(tier, writer, lambda outcomes: service.post("spilled", outcomes), options_for(capacity_bytes))
+    return spill, RestorePool(tier)
 
 
 def new_service(settings: Settings) -> GenerationService:

@@ -18,6 +18,7 @@ from storage.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 _GROUP_COUNT = 4096
+_LEAST_GROUP_BYTES = 256 << 10
 _COUNTS = ("dropped", "stored", "failed", "deleted", "deletes_dropped", "raw_bytes", "stored_bytes")
 _LOG_POLL_S = 0.25
 _CLOSE_LOOK_S = 0.2  # how often an end looks whether it is to be quick
@@ -40,6 +41,16 @@ class SpillOptions(msgspec.Struct, frozen=True):
     paced_bytes_s: float = 50e6
     encode_threads: int = 2
     log_timeout_s: float = 30.0  # how long a group waits for its log record
+
+
+def options_for(capacity_bytes: int) -> SpillOptions:
+    """Return options for a tier of that capacity: groups small enough that what is in flight adds little to the file.
+
+    What a group evicts leaves with the next one, and its pages are used again by the third: three groups of a 64th each.
+    """
+    most = SpillOptions()
+    group = max(_LEAST_GROUP_BYTES, min(most.group_bytes, capacity_bytes // 64))
+    return SpillOptions(group_bytes=group, paced_group_bytes=min(most.paced_group_bytes, group))
 
 
 class SpillThread:

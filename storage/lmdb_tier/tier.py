@@ -164,7 +164,7 @@ class LmdbTier:
         need = sum(len(piece.data) for _, piece in puts)
         with self._writing:
             with translated(self.directory):
-                check_reserve(self._data_path, self._live_bytes + need if need else 0, self._options.reserve_bytes)
+                check_reserve(self._data_path, self._live_bytes, need, self._options.reserve_bytes)
             while True:
                 try:
                     with translated(self.directory):

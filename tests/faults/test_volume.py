@@ -44,10 +44,12 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_full_disk(small_volume: Path, tiny: Tiny) -> None:
+def test_full_disk(small_volume: Path, tiny: Tiny, tmp_path: Path) -> None:
     """On a full volume every request is answered as without a cache, the loss is one line and one metric, and room that
     comes back is used after a restart."""
-    data = small_volume / "data"
+    data = tmp_path / "data"  # what the daemon says goes beside it, not onto the full volume
+    data.symlink_to(small_volume / "data")
+    (small_volume / "data").mkdir()
     flags = ("--disk-capacity-bytes", str(1 << 30))
     kept, filler = prompt(0, 400), small_volume / "filler"
     with Daemon(tiny("llama"), data, *ALWAYS, *flags) as daemon:
