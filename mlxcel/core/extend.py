@@ -6,7 +6,7 @@ from mlxcel.core import events as ev
 from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.keys import PieceHasher
 from mlxcel.core.match import Match, match_prefix
-from mlxcel.core.room import BOTH, limit_entries, limit_snapshots, make_room
+from mlxcel.core.room import BOTH, limit_entries, limit_snapshots, make_budget_room, make_room
 from mlxcel.core.state import Namespace, Request, State
 
 
@@ -84,8 +84,7 @@ def _make_snapshot_room(state: State, plan: EvictionPlan, nbytes: int) -> bool:
     """Make room for one more snapshot, in number and in bytes."""
     if not nbytes:
         return True
-    over = plan.memory_bytes((True,)) + nbytes - state.policy.snapshot_capacity_bytes
-    return limit_snapshots(plan, 1) and make_room(plan, over, (True,))
+    return limit_snapshots(plan, 1) and make_budget_room(plan, nbytes, state.policy.snapshot_capacity_bytes, True)
 
 
 def _make_room(state: State, plan: EvictionPlan, new_bytes: int, other_bytes: int) -> int:
@@ -94,10 +93,8 @@ def _make_room(state: State, plan: EvictionPlan, new_bytes: int, other_bytes: in
     `other_bytes`: what else the memory cap has to hold: live KV, a snapshot that comes along.
     """
     policy, room = state.policy, new_bytes
-    if new_bytes:
-        over = plan.memory_bytes((False,)) + new_bytes - policy.capacity_bytes
-        if not make_room(plan, over, (False,)):
-            room = max(0, policy.capacity_bytes - plan.memory_bytes((False,)))
+    if new_bytes and not make_budget_room(plan, new_bytes, policy.capacity_bytes, False):
+        room = max(0, policy.capacity_bytes - plan.memory_bytes((False,)))
     if policy.memory_cap_bytes and (room or other_bytes):
         over = plan.memory_bytes() + room + other_bytes - policy.memory_cap_bytes
         if not make_room(plan, over, BOTH):

@@ -10,7 +10,8 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     """Limits of the cache. Byte sizes are raw KV bytes in memory, stored (compressed) bytes on disk; times in microseconds.
 
     A time to live of 0 means never. `ranking`: "leaf-lru" (least recent leaf piece) or "entry-lru" (the guide's: whole
-    entries). `memory_cap_bytes`: entries, snapshots and live KV together; 0 is no cap. New fields go at the end, with a
+    entries). `memory_cap_bytes`: entries, snapshots and live KV together; 0 is no cap.
+    `low_water_percent`: once a memory budget is full, it is drained to this share of it. New fields go at the end, with a
     default.
     """
 
@@ -32,6 +33,7 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     ranking: str = "leaf-lru"
     strict_template_bucket: bool = False
     memory_cap_bytes: int = 0
+    low_water_percent: int = 100
 
     @property
     def active(self) -> bool:

@@ -7,6 +7,7 @@ from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.state import DISK, MEMORY, Node, State
 
 BOTH = (False, True)
+DRAIN_VICTIMS = 64
 
 
 def make_room(
@@ -27,6 +28,23 @@ def make_room(
         if limit and plan.victims >= limit:
             return False
     return False
+
+
+def make_budget_room(plan: EvictionPlan, new_bytes: int, capacity_bytes: int, kind: bool) -> bool:
+    """Make `new_bytes` fit into the budget of segments or snapshots; False when too little can go.
+
+    Where anything must go, the budget is drained to its low-water mark in one go, as far as a bounded step allows, so that
+    the next donations need not evict.
+    """
+    kinds = (kind,)
+    over = plan.memory_bytes(kinds) + new_bytes - capacity_bytes
+    if not make_room(plan, over, kinds):
+        return False
+    slack = capacity_bytes - capacity_bytes * plan.state.policy.low_water_percent // 100
+    if over > 0 and slack:
+        low = plan.memory_bytes(kinds) + new_bytes - (capacity_bytes - slack)
+        make_room(plan, low, kinds, limit=plan.victims + DRAIN_VICTIMS)
+    return True
 
 
 def make_disk_room(plan: EvictionPlan, need_bytes: int) -> bool:

@@ -179,6 +179,19 @@ def test_entry_order_counts_time_per_entry() -> None:
     ]  # fmt: skip
 
 
+def test_a_full_budget_is_drained_to_its_low_water_mark() -> None:
+    """With a mark of 50 % the donation that finds 400 bytes full leaves 200, its own included; a next one evicts nothing."""
+    world = World(capacity_bytes=400, low_water_percent=50)
+    for at in range(5):
+        world.store(range(100 * at, 100 * at + 8))
+    assert "memory_pieces_evicted_lru" not in world.state.counters
+    world.store(range(900, 908))
+    assert world.state.memory_bytes[False] == 160
+    assert world.state.counters["memory_pieces_evicted_lru"] == 4
+    world.store(range(800, 808))
+    assert world.state.counters["memory_pieces_evicted_lru"] == 4
+
+
 def test_cap_counts_live_kv() -> None:
     """Entries give way for live KV when a request arrives, and what doesn't fit beside it is not stored."""
     world = World(memory_cap_bytes=600)
