@@ -16,14 +16,14 @@ from mlxcel.core.whatif.blocks import (
     chain_prompts,
     unbounded_hits,
 )
+from mlxcel.core.whatif.ranking import BOUND
 from mlxcel.core.whatif.redrive import Redrive, Tally
-from mlxcel.core.whatif.simulate import BOUND, simulate
+from mlxcel.core.whatif.simulate import simulate
 from ops.replay.container import is_container, read_header, read_rows
 from ops.replay.mooncake import BLOCK_TOKENS, read_mooncake
 from ops.replay.source import ARRIVALS, History
 from ops.replay.walk import Moment, moments, open_history
 
-POLICIES = ("lru", "leaf-lru", "lfu", "gdsf", "s3-fifo", BOUND)
 EXAMPLE_KV_BYTES = 131_072
 """KV bytes per token where a trace can't say: 2 (K, V) x 32 layers x 8 heads x 128 x 2 bytes, a bf16 8B model with GQA."""
 

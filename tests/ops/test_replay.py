@@ -17,6 +17,8 @@ from ops.replay.container import BadFile, read_rows
 from ops.replay.quantity import parse_size, parse_sweep
 from ops.replay.source import HISTORY, History
 from ops.replay.walk import Until, fold_until, moments, open_history
+from storage.event_log.recovery import open_log
+from storage.event_log.settings import LogSettings
 from tests.ops.driver import Driver, policy
 
 Call = Callable[..., Result]
@@ -185,3 +187,19 @@ def test_an_empty_history_is_an_empty_state(tmp_path: Path, replay: Call) -> Non
     driver = Driver(policy())
     driver.payloads = driver.payloads[:1]
     assert last_json(replay("fold", driver.write_log(tmp_path), "--json"))["fingerprint"] == fingerprint(State())
+
+
+def test_a_log_that_is_being_written_is_read(recorded: Driver, tmp_path: Path, replay: Call) -> None:
+    """While a writer has the log open, the replay reads what is durable and changes no file."""
+    opened = open_log(tmp_path / "log", LogSettings(delay_s=0.0))
+    opened.writer.open_segment(recorded.payloads[0][1])
+    for _, payload in recorded.payloads[1:50]:
+        seq = opened.writer.append(payload)
+    assert opened.writer.wait_durable(seq, 30)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "log").iterdir()}
+    live = last_json(replay("verify", tmp_path, "--json"))
+    assert (live["records"], live["verified"]) == (49, True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "log").iterdir()} == before
+    opened.writer.append(recorded.payloads[50][1])
+    opened.writer.close()
+    assert last_json(replay("verify", tmp_path, "--json"))["records"] == 50

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from ops.replay.whatif import POLICIES
+from mlxcel.core.whatif.simulate import POLICIES
 
 Call = Callable[..., Result]
 SHIPPED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "conversation_trace.jsonl"

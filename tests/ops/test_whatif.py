@@ -22,10 +22,8 @@ from mlxcel.core.whatif.blocks import (
     unbounded_hits,
 )
 from mlxcel.core.whatif.redrive import Redrive
-from mlxcel.core.whatif.simulate import simulate
+from mlxcel.core.whatif.simulate import POLICIES, simulate
 from tests.ops.driver import Driver, conversations, play, policy
-
-POLICIES = ("lru", "leaf-lru", "lfu", "gdsf", "s3-fifo", "belady")
 
 
 def redrive_log(driver: Driver, **settings: object) -> Redrive:
@@ -165,3 +163,32 @@ def test_a_block_with_two_parents_is_refused() -> None:
     """Numbers that don't stand for their prefix are no trace."""
     with pytest.raises(ValueError, match="follows different blocks"):
         build_trace([BlockArrival(0, (1, 2), 10), BlockArrival(1, (3, 2), 10)], 512)
+
+
+def test_an_operators_pin_is_followed_by_content() -> None:
+    """A pin names another entry number in the other world, but holds the entry of the same content there."""
+    recorded = Driver(policy(capacity_bytes=100 * 2000))
+    recorded.serve("small", list(range(100)))
+    recorded.serve("pinned", list(range(500, 700)))
+    entry = next(e.id for e in recorded.state.entries.values() if e.length > 150)
+    recorded.run(cmd.PinPrefix(at_us=recorded.now_us, name="keep", entry=entry))
+    for n in range(4):
+        recorded.serve(f"big{n}", [5000 + 1000 * n + i for i in range(700)])
+    recorded.serve("again", list(range(500, 700)))
+    run = redrive_log(recorded, capacity_bytes=100 * 1000)
+    assert run.state.pins.keys() == {"keep"}
+    assert run.served[-1].tokens == recorded.hits["again"] > 100
+    assert not run.skipped
+
+
+def test_background_look_ups_do_not_count() -> None:
+    """An errand of the server's own is decided again but is no request."""
+    recorded = Driver(policy())
+    recorded.serve("first", list(range(100)))
+    recorded.run(cmd.AdoptPrefix(
+        at_us=recorded.now_us, request="errand", namespace=1, template_sig="t", session_key="s",
+        tokens=from_ids(range(100)), background=True,
+    ))  # fmt: skip
+    run = redrive_log(recorded, capacity_bytes=1 << 20)
+    assert [s.request for s in run.served] == ["first"]
+    assert "errand" in run.state.requests

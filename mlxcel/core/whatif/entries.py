@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from mlxcel.core.whatif.blocks import BlockTrace
-from mlxcel.core.whatif.simulate import Outcome
+from mlxcel.core.whatif.outcome import Outcome
 
 
 def simulate_entries(trace: BlockTrace, capacity: int) -> Outcome:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mlxcel.core.whatif.blocks import BlockTrace
 
+BOUND = "belady"
 NEVER = 1 << 60
 ATTENTION_EQUALS_REST_TOKENS = 32_768
 """Position at which attention costs as much as the rest of a token's prefill: 2 x weights = 4 x layers x width x position

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection
 
 from mlxcel.core.whatif.blocks import BlockTrace
-from mlxcel.core.whatif.simulate import Outcome
+from mlxcel.core.whatif.outcome import Outcome
 
 SMALL_SHARE = 10  # one in so many blocks, as in the paper
 MOST_USES = 3

@@ -1,154 +1,23 @@
-"""A lean cache of blocks: the outcome of one trace under one policy and capacity. Pure; agrees with `decide` (tested).
+"""The one entrance to all simulated policies: a trace, a policy's name and a capacity give an outcome."""
 
-What holds for every policy: a prefix is served as far as all its blocks are held; a served or new block is used; only a
-leaf leaves; what the arrival itself stands on does not leave for it; a prompt larger than the cache is not kept.
-"""
-
-from heapq import heappop, heappush
-
-import msgspec
+from collections.abc import Callable
 
 from mlxcel.core.whatif.blocks import BlockTrace
-from mlxcel.core.whatif.ranking import RANKINGS, Ranking
+from mlxcel.core.whatif.entries import simulate_entries
+from mlxcel.core.whatif.outcome import Outcome
+from mlxcel.core.whatif.ranked import simulate_ranked
+from mlxcel.core.whatif.ranking import BOUND, RANKINGS
+from mlxcel.core.whatif.s3fifo import simulate_s3fifo
 
-BOUND = "belady"
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What a policy did with a trace. `hits[i]`: blocks of arrival i that were served; `refused`: arrivals not kept whole."""
-
-    policy: str
-    capacity_blocks: int
-    hits: list[int]
-    evictions: int
-    refused: int
-
-    @property
-    def hit_blocks(self) -> int:
-        """Blocks served over the whole trace."""
-        return sum(self.hits)
-
-
-class Leaves:
-    """Leaves in order of rank, kept lazily: a place in the heap counts only while its rank is still the leaf's own."""
-
-    def __init__(self, ranking: Ranking, blocks: int) -> None:
-        self.ranking = ranking
-        self.held = bytearray(blocks)
-        self.below = [0] * blocks
-        self._heap: list[tuple[object, int]] = []
-
-    def became_leaf(self, block: int) -> None:
-        """The block is held and nothing below it is; or its rank has changed while it is a leaf."""
-        heappush(self._heap, (self.ranking.rank(block), block))
-
-    def take(self) -> int:
-        """Return the leaf of the lowest rank and forget its place; -1 when there is none."""
-        heap, held, below, rank = self._heap, self.held, self.below, self.ranking.rank
-        while heap:
-            place, block = heappop(heap)
-            if held[block] and not below[block] and place == rank(block):
-                return block
-        return -1
+_SIMULATIONS: dict[str, Callable[[BlockTrace, int], Outcome]] = {
+    "lru": simulate_entries,
+    "s3-fifo": simulate_s3fifo,
+}
+POLICIES = ("lru", "leaf-lru", "lfu", "gdsf", "s3-fifo", BOUND)
 
 
 def simulate(trace: BlockTrace, policy: str, capacity_blocks: int) -> Outcome:
-    """Run the trace through a cache of `capacity_blocks`. Raises KeyError for an unknown policy."""
-    if policy == "lru":
-        from mlxcel.core.whatif.entries import simulate_entries
-
-        return simulate_entries(trace, capacity_blocks)
-    if policy == "s3-fifo":
-        from mlxcel.core.whatif.s3fifo import simulate_s3fifo
-
-        return simulate_s3fifo(trace, capacity_blocks)
-    return _simulate_ranked(trace, policy, RANKINGS[policy](trace), capacity_blocks)
-
-
-def _simulate_ranked(trace: BlockTrace, policy: str, ranking: Ranking, capacity: int) -> Outcome:
-    leaves = Leaves(ranking, trace.blocks)
-    held, below, parents, used = leaves.held, leaves.below, trace.parents, ranking.used
-    size = evictions = refused = 0
-    hits: list[int] = []
-    bound = policy == BOUND
-    for at, arrival in enumerate(trace.arrivals):
-        path = arrival.blocks
-        found = 0
-        for block in path:
-            if not held[block]:
-                break
-            used(block, at)
-            found += 1
-        hits.append(found)
-        new = path[found:]
-        if bound:
-            size += _insert(leaves, new, at, parents)
-            size, gone = _trim(leaves, parents, size, capacity)
-        elif len(path) > capacity:
-            refused += 1
-            new, gone = (), 0
-        else:
-            gone = _make_room(leaves, parents, size + len(new) - capacity, at, path, found)
-            size -= gone
-            if size + len(new) > capacity:
-                refused += 1
-                new = new[: capacity - size]
-            size += _insert(leaves, new, at, parents)
-        evictions += gone
-        kept = found + len(new)
-        if kept and held[path[kept - 1]] and not below[path[kept - 1]]:
-            leaves.became_leaf(path[kept - 1])
-    return Outcome(policy, capacity, hits, evictions, refused)
-
-
-def _insert(leaves: Leaves, new: tuple[int, ...], at: int, parents: list[int]) -> int:
-    held, below, used = leaves.held, leaves.below, leaves.ranking.used
-    for block in new:
-        held[block] = 1
-        used(block, at)
-        before = parents[block]
-        if before >= 0:
-            below[before] += 1
-    if new:
-        leaves.became_leaf(new[-1])
-    return len(new)
-
-
-def _evict(leaves: Leaves, parents: list[int], block: int) -> None:
-    leaves.held[block] = 0
-    leaves.ranking.evicted(block)
-    before = parents[block]
-    if before >= 0:
-        leaves.below[before] -= 1
-        if not leaves.below[before]:
-            leaves.became_leaf(before)
-
-
-def _make_room(leaves: Leaves, parents: list[int], need: int, at: int, path: tuple[int, ...], found: int) -> int:
-    """Evict up to `need` leaves, passing over the one that this arrival's served prefix ends with."""
-    gone = 0
-    own = path[found - 1] if found else -1
-    passed_over = False
-    while gone < need:
-        block = leaves.take()
-        if block < 0:
-            break
-        if block == own:
-            passed_over = True
-            continue
-        _evict(leaves, parents, block)
-        gone += 1
-    if passed_over and not leaves.below[own]:
-        leaves.became_leaf(own)
-    return gone
-
-
-def _trim(leaves: Leaves, parents: list[int], size: int, capacity: int) -> tuple[int, int]:
-    """The bound may keep nothing of what has just come: all is in, then the worst leaves."""
-    gone = 0
-    while size > capacity:
-        block = leaves.take()
-        assert block >= 0, "a cache over its capacity has a leaf"
-        _evict(leaves, parents, block)
-        size, gone = size - 1, gone + 1
-    return size, gone
+    """Run the trace through a cache of `capacity_blocks` under one of POLICIES. Raises KeyError for another name."""
+    if policy in RANKINGS:
+        return simulate_ranked(trace, policy, capacity_blocks)
+    return _SIMULATIONS[policy](trace, capacity_blocks)

@@ -6,12 +6,12 @@ from typing import Any
 import click
 import msgspec
 
+from mlxcel.core.whatif.simulate import POLICIES
 from ops.replay import sweep as sweeps
 from ops.replay.commands.common import EXIT_CODES, Unusable, emit, guarded, json_flag, print_table, source
 from ops.replay.progress import ticking
 from ops.replay.quantity import Sweep, parse_size, parse_sweep, show_size
 from ops.replay.whatif import (
-    POLICIES,
     Result,
     Settings,
     decide_again,
