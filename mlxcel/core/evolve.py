@@ -47,7 +47,15 @@ def _request_arrived(state: State, e: ev.RequestArrived) -> None:
         residency.release(state, before.node)
     root = state.namespaces[e.namespace].root
     state.requests[e.request] = Request(
-        e.request, e.namespace, e.template_sig, e.session_key, e.tokens, e.store, e.ttl_us, state.now_us, root,
+        e.request,
+        e.namespace,
+        e.template_sig,
+        e.session_key,
+        e.tokens,
+        e.store,
+        e.ttl_us,
+        state.now_us,
+        root,
         background=e.background,
     )
 
