@@ -23,7 +23,7 @@ def test_entries_are_listed_most_recent_first() -> None:
         1,
         ["sys"],
     )
-    assert (first.hits, first.session_key, first.resident, first.snapshot) == (1, "me", True, False)
+    assert (first.hits, first.session_key, first.resident, first.snapshot) == (2, "me", True, False)
     assert [view.entry for view in list_entries(world.state, limit=1, skip=1)] == [2]
     assert entry_view(world.state, 2) == views[1]
     assert entry_view(world.state, 9) is None
