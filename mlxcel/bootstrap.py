@@ -128,7 +128,14 @@ def _load_model(settings: Settings, service: GenerationService) -> Any:
     digests = settings.data_dir / "digests.json"
     assert settings.model is not None, "the command line resolves the model"
     try:
-        engine = load_engine(settings.model, ctx_size=settings.ctx_size, digest_cache=digests, progress=progress)
+        engine = load_engine(
+            settings.model,
+            ctx_size=settings.ctx_size,
+            kv_mode=settings.kv_mode,
+            digest_cache=digests,
+            adapter=settings.lora,
+            progress=progress,
+        )
     except EngineError as fault:
         raise StartFailed(str(fault)) from fault
     if engine.facts.reuse == "none":
@@ -218,7 +225,8 @@ def _disk_threads(tier: Any, writer: Any, service: GenerationService, capacity_b
     if tier is None:
         return None, None
     from storage.restore import RestorePool
-    from storage.spill import SpillThread, options_for
+    from storage.spill import SpillThread
+    from storage.spill_options import options_for
 
     spill = SpillThread(tier, writer, lambda outcomes: service.post("spilled", outcomes), options_for(capacity_bytes))
     return spill, RestorePool(tier)

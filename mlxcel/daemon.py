@@ -16,13 +16,15 @@ import uvicorn
 
 from mlxcel import bootstrap
 from mlxcel.config.settings import Settings
+from mlxcel.config.tenants import tenant_keys
 from mlxcel.pressure import KEEP_SHARE, pressure
-from mlxcel.schedule import start_schedule
+from mlxcel.schedule import Jobs
 
 log = logging.getLogger("mlxcel")
 
 DRAIN_S = 20.0  # running answers may take this long after SIGTERM
 CHECKPOINT_LOOK_S = 60.0
+CHECK_S = 900.0
 MEMORY_LOOK_S = 5.0
 
 
@@ -40,6 +42,7 @@ class Daemon:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.service = bootstrap.new_service(settings)
+        self.jobs = Jobs()
         self.exit_code = 0
         self.server: _Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +95,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal)
         port = listener.getsockname()[1]
-        app = create_app(self.service, http_settings(self.settings, port))
+        app = create_app(self.service, http_settings(self.settings, port), self.jobs)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)
         self.server = _Server(config)
         engine = threading.Thread(target=self._engine_thread, args=(port,), name="engine")
@@ -123,7 +126,7 @@ class Daemon:
             self.service.set_phase("dead", "the daemon could not start; its log says why")
             self._end_server()
             return
-        schedule = start_schedule(self._chores(parts))
+        self.jobs.start(self._chores(parts))
         self._say_hello(port, parts.loop.engine.facts.name)
         try:
             parts.loop.run()
@@ -131,7 +134,7 @@ class Daemon:
             log.exception("the engine died; the process ends so that its supervisor can start it again")
             self.exit_code = bootstrap.EXIT_UNAVAILABLE
         finally:
-            schedule.shutdown(wait=False)
+            self.jobs.stop()
             bootstrap.close(parts, hurry=lambda: self._signals > 1)
             self._end_server()
 
@@ -149,7 +152,14 @@ class Daemon:
             if level != "normal":
                 self.service.post("chore", partial(parts.loop.questions.shrink, KEEP_SHARE[level]))
 
+        def check() -> Any:
+            found = self.service.ask("check")
+            if found["broken"]:
+                log.error("the cache's state is not whole: %s", "; ".join(found["broken"][:5]))
+            return found
+
         return {
+            "check": (CHECK_S, check),
             "memory": (MEMORY_LOOK_S, relieve),
             "sweep": (self.settings.sweep_interval_s, lambda: self.service.post("chore", sweep)),
             "checkpoint": (CHECKPOINT_LOOK_S, lambda: self.service.post("chore", checkpoint)),
@@ -176,11 +186,14 @@ def http_settings(settings: Settings, port: int) -> Any:
     """Turn the daemon's settings into those of the HTTP side."""
     from mlxcel.http.settings import ApiKey, HttpSettings
 
-    keys = tuple(ApiKey(key, f"tenant-{n}") for n, key in enumerate(settings.api_keys))
+    keys = tuple(ApiKey(k.key, k.tenant, k.salt) for k in tenant_keys(settings.api_keys, settings.data_dir))
     return HttpSettings(
         host=settings.host,
         port=port,
         api_keys=keys,
+        admin_key=settings.admin_key,
+        admin_tokens=settings.admin_tokens,
+        allowed_hosts=settings.allowed_hosts,
         metrics=settings.metrics,
         default_max_tokens=settings.predict_tokens,
         test_forced_tokens=os.environ.get("MLXCEL_TEST_FORCED_TOKENS") == "1",

@@ -40,6 +40,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         MODEL, "Tokens of context; 0 takes the model's own", kinds.integer(0),
         (flag("-c", "--ctx-size"),), (Env("MLXCEL_CTX_SIZE"),),
     )] = 0
+    lora: Annotated[str, Option(
+        MODEL, "A LoRA adapter as mlx_lm.lora writes it, PATH or PATH:SCALE; served unfused", kinds.TEXT,
+        (flag("--lora"),), (Env("MLXCEL_LORA"),), default_text="none",
+    )] = ""
+    kv_bits: Annotated[int | None, Option(
+        MODEL, "Bits of quantised KV (2, 4 or 8)", kinds.integer(2, 8),
+        (flag("--kv-bits"),), (Env("MLXCEL_KV_BITS"),), default_text="KV is kept as computed",
+    )] = None
+    kv_group_size: Annotated[int, Option(
+        MODEL, "Values that share a scale in quantised KV (32, 64 or 128)", kinds.integer(32, 128),
+        (flag("--kv-group-size"),), (Env("MLXCEL_KV_GROUP_SIZE"),),
+    )] = 64
+    quantized_kv_start: Annotated[int, Option(
+        MODEL, "First position whose KV is quantised; only 0, so that a prefix has one precision", kinds.integer(0, 0),
+        (flag("--quantized-kv-start"),), (Env("MLXCEL_QUANTIZED_KV_START"),),
+    )] = 0
     fast_blas: Annotated[bool, Option(
         MODEL, "Linux: let MLX use numpy's OpenBLAS where a C compiler can build the bridge", kinds.BOOL,
         on_off("--fast-blas", "--no-fast-blas"), (Env("MLXCEL_FAST_BLAS"),),
@@ -57,14 +73,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         (flag("--data-dir"),), (Env("MLXCEL_DATA_DIR"),), default_text="the system's place for application data",
     )] = msgspec.field(default_factory=default_data_dir)
     api_keys: Annotated[tuple[str, ...], Option(
-        SERVER, "A key that clients must send; may be given many times", kinds.TEXT,
+        SERVER, "A key that clients must send, or a tenant's name, a space and the key; may be given many times", kinds.TEXT,
         (flag("--api-key"),), (Env("MLXCEL_API_KEY"),), default_text="none: every client is served",
         repeat=True, secret=True,
     )] = ()
     api_key_file: Annotated[Path | None, Option(
-        SERVER, "A file of keys, one a line; empty lines and lines that begin with # don't count", kinds.PATH,
+        SERVER, "A file of keys as above, one a line; empty lines and lines that begin with # don't count", kinds.PATH,
         (flag("--api-key-file"),), (Env("MLXCEL_API_KEY_FILE"),), default_text="none",
     )] = None
+    admin_key: Annotated[str, Option(
+        SERVER, "The key for /admin; without one /admin answers callers on this machine only", kinds.TEXT,
+        (flag("--admin-key"),), (Env("MLXCEL_ADMIN_KEY"),), default_text="none", secret=True,
+    )] = ""
+    admin_tokens: Annotated[bool, Option(
+        SERVER, "Let /admin show the tokens and the text of entries", kinds.BOOL,
+        on_off("--admin-tokens"), (Env("MLXCEL_ADMIN_TOKENS"),),
+    )] = False
+    allowed_hosts: Annotated[tuple[str, ...], Option(
+        SERVER, "A name that the Host header may have besides this machine's own; may be given many times", kinds.TEXT,
+        (flag("--allowed-host"),), (Env("MLXCEL_ALLOWED_HOST"),), default_text="none", repeat=True,
+    )] = ()
     max_queue_depth: Annotated[int, Option(
         SERVER, "Requests that may wait; more are told to come back later", kinds.integer(1),
         (flag("--max-queue-depth"),), (Env("MLXCEL_MAX_QUEUE_DEPTH"),),
@@ -217,6 +245,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         DIAGNOSIS, "One log line for each cache decision", kinds.SWITCH_ON, (), (Env("MLXCEL_APC_TRACE"),),
     )] = False
     # fmt: on
+
+    def __repr__(self) -> str:
+        """Keys never get into a log or a traceback."""
+        return f"Settings(model={self.model!r}, data_dir={str(self.data_dir)!r}, ...)"
+
+    @property
+    def kv_mode(self) -> str:
+        """The precision of KV as the engine names it."""
+        return "fp" if self.kv_bits is None else f"q{self.kv_bits}g{self.kv_group_size}"
 
     @property
     def cache_active(self) -> bool:

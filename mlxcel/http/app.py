@@ -8,10 +8,10 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.response.base import ASGIResponse
 
-from mlxcel.http.admin import admin_checkpoint, admin_flush, admin_state, admin_sweep
+from mlxcel.http import admin, admin_entries
 from mlxcel.http.anthropic import count_tokens, messages
 from mlxcel.http.cache_routes import cache_probe, cache_reset, cache_stats
-from mlxcel.http.context import HttpContext, context_of
+from mlxcel.http.context import HttpContext, JobsPort, context_of
 from mlxcel.http.document import DocumentPlugin
 from mlxcel.http.errors import handle_exception, json_reply
 from mlxcel.http.health import health
@@ -51,18 +51,16 @@ ROUTES = (
     cache_reset,
     cache_probe,
     metrics,
-    admin_state,
-    admin_sweep,
-    admin_checkpoint,
-    admin_flush,
+    *admin.HANDLERS,
+    *admin_entries.HANDLERS,
 )
 
 
-def create_app(service: GenerationPort, settings: HttpSettings) -> Litestar:
+def create_app(service: GenerationPort, settings: HttpSettings, jobs: JobsPort | None = None) -> Litestar:
     """Return the HTTP API over `service`. Starts no thread and opens no socket; give the app to an ASGI server."""
     return Litestar(
         route_handlers=list(ROUTES),
-        state=State({"context": HttpContext(service, settings)}),
+        state=State({"context": HttpContext(service, settings, jobs)}),
         middleware=[guard(settings)],
         exception_handlers={HTTPException: handle_exception, Exception: handle_exception},
         request_max_body_size=settings.max_body_bytes,

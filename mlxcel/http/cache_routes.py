@@ -8,24 +8,31 @@ from litestar.response.base import ASGIResponse
 
 from mlxcel.chat.signature import RAW_PROMPT_SIGNATURE
 from mlxcel.http.bodies import read_json
-from mlxcel.http.context import context_of, tenant_of
+from mlxcel.http.context import caller_of, context_of, tenant_of
 from mlxcel.http.errors import ApiError, json_reply
 from mlxcel.http.openai_chat import render
 from mlxcel.http.openai_completions import encode_prompt
-from mlxcel.http.params import cache_scope
+from mlxcel.http.params import cache_scope, tenant_prefix
 from mlxcel.http.schemas import ProbeBody
 
 
 @get("/v1/cache/stats", summary="Counts of the prompt cache")
 async def cache_stats(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """A flat object: the fold over the events of this process."""
-    return json_reply(await context_of(request).ask("stats"))
+    """A flat object: the fold over the events of this process. A tenant sees its own entries and requests only."""
+    context, tenant = context_of(request), tenant_of(request)
+    if not tenant:
+        return json_reply(await context.ask("stats"))
+    held = await context.ask("tenant_stats", tenant_prefix=tenant_prefix(tenant))
+    return json_reply({**held, **context.counters.of_tenant(caller_of(request))})
 
 
 @post("/v1/cache/reset", status_code=200, summary="Empty the prompt cache")
 async def cache_reset(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """Drop all entries; lifetime counters stay. No body is read."""
-    return json_reply(await context_of(request).ask("reset"))
+    """Drop all entries, a tenant's key those of the tenant; lifetime counters stay. No body is read."""
+    context, tenant, caller = context_of(request), tenant_of(request), caller_of(request)
+    if tenant:
+        return json_reply(await context.ask("tenant_reset", tenant_prefix=tenant_prefix(tenant), caller=caller))
+    return json_reply(await context.ask("reset", caller=caller))
 
 
 @post("/v1/cache/probe", status_code=200, summary="How much of a prompt is cached, without using it")

@@ -4,7 +4,7 @@ import asyncio
 import re
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from litestar import Request
@@ -26,11 +26,36 @@ _PHASES = {
 }
 
 
+class JobsPort(Protocol):
+    """The daemon's standing work."""
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Return what there is, with last and next runs."""
+        ...
+
+    def run(self, name: str) -> bool:
+        """Run one now and wait; False when it is running already."""
+        ...
+
+
+class NoJobs:
+    """A server without standing work."""
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Return nothing."""
+        return []
+
+    def run(self, name: str) -> bool:
+        """Raises KeyError: there is no job of any name."""
+        raise KeyError(name)
+
+
 class HttpContext:
     """One per app. `runtime` is built off the event loop when the first request finds the model ready."""
 
-    def __init__(self, service: GenerationPort, settings: HttpSettings) -> None:
+    def __init__(self, service: GenerationPort, settings: HttpSettings, jobs: JobsPort | None = None) -> None:
         self.service = service
+        self.jobs: JobsPort = jobs or NoJobs()
         self.settings = settings
         self.counters = HttpCounters()
         self._runtime: tuple[str, ChatRuntime] | None = None
@@ -96,3 +121,8 @@ def context_of(request: Request[Any, Any, Any]) -> HttpContext:
 def tenant_of(request: Request[Any, Any, Any]) -> str:
     """Return the tenant that the request's key belongs to ("" without keys)."""
     return str(request.scope.get("state", {}).get("tenant", ""))
+
+
+def caller_of(request: Request[Any, Any, Any]) -> str:
+    """Return who calls, as events name it: a tenant, the admin key, this machine; never a key."""
+    return str(request.scope.get("state", {}).get("caller", ""))

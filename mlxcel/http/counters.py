@@ -44,6 +44,7 @@ class HttpCounters:
         self.completion_tokens = 0
         self.generation_s = 0.0
         self.active = 0
+        self._tenants: dict[str, list[int]] = {}  # requests, hits, prompt tokens, cached tokens
         self.ttft_ms = Histogram(TTFT_BUCKETS_MS)
         self.decode_tok_s = Histogram(DECODE_BUCKETS_TOK_S)
 
@@ -52,7 +53,14 @@ class HttpCounters:
         with self._lock:
             self.active += 1
 
-    def ended(self, finished: Finished | None, outcome: str = "failed") -> None:
+    def of_tenant(self, tenant: str) -> dict[str, float]:
+        """Return what one tenant's requests found since the start."""
+        with self._lock:
+            lookups, hits, _, cached = self._tenants.get(tenant, [0, 0, 0, 0])
+        rate = hits / lookups if lookups else 0.0
+        return {"lookups": lookups, "hits": hits, "hit_rate": rate, "prefix_tokens_reused": cached}
+
+    def ended(self, finished: Finished | None, outcome: str = "failed", tenant: str = "") -> None:
         """A generation ended; without `finished` it failed or its client left (`outcome`)."""
         with self._lock:
             self.active -= 1
@@ -61,6 +69,10 @@ class HttpCounters:
                 return
             self.outcomes["length" if finished.finish_reason == "length" else "stop"] += 1
             self.prompt_tokens += finished.prompt_tokens
+            if tenant:
+                sums = self._tenants.setdefault(tenant, [0, 0, 0, 0])
+                row = (1, int(finished.cached_tokens > 0), finished.prompt_tokens, finished.cached_tokens)
+                self._tenants[tenant] = [old + new for old, new in zip(sums, row, strict=True)]
             self.cached_tokens += finished.cached_tokens
             self.completion_tokens += finished.completion_tokens
             self.generation_s += finished.prefill_s + finished.decode_s

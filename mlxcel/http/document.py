@@ -6,9 +6,12 @@ import msgspec
 from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
+from mlxcel.http.admin import JobBody
+from mlxcel.http.admin_entries import DeleteBody, PinBody, UnpinBody
 from mlxcel.http.anthropic_schemas import CountBody, MessagesBody
 from mlxcel.http.native import DetokenizeBody, TokenizeBody
 from mlxcel.http.schemas import ChatBody, CompletionBody, NativeCompletionBody, ProbeBody
+from mlxcel.service.operator import Limits
 
 _BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": ChatBody,
@@ -21,6 +24,11 @@ _BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/messages/count_tokens": CountBody,
     "/messages/count_tokens": CountBody,
     "/v1/cache/probe": ProbeBody,
+    "/admin/entries/delete": DeleteBody,
+    "/admin/pins": PinBody,
+    "/admin/pins/remove": UnpinBody,
+    "/admin/reload": Limits,
+    "/admin/jobs/run": JobBody,
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
     "/apply-template": ChatBody,

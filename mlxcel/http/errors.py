@@ -32,6 +32,7 @@ ERRORS: dict[str, ErrorRow] = {
     "forbidden": ErrorRow(403, "invalid_request_error", "forbidden"),
     "not_found": ErrorRow(404, "invalid_request_error", "not_found"),
     "method_not_allowed": ErrorRow(405, "invalid_request_error", "method_not_allowed"),
+    "conflict": ErrorRow(409, "invalid_request_error", "conflict"),
     "too_large": ErrorRow(413, "invalid_request_error"),
     "unsupported_media_type": ErrorRow(415, "invalid_request_error"),
     # the state of the server

@@ -122,14 +122,17 @@ def cache_options(body: Any) -> CacheOptions:
     )
 
 
+def tenant_prefix(tenant: str) -> str:
+    """Return what the salts of all of a tenant's entries begin with ("" without keys)."""
+    return hashlib.blake2b(tenant.encode(), digest_size=16).hexdigest() if tenant else ""
+
+
 def cache_scope(body: Any, template_sig: str, tenant: str) -> CacheScope:
-    """Return which entries the request may share. Only a digest of tenant and salt goes on, never their text."""
+    """Return which entries the request may share. Only digests of tenant and salt go on, never their text."""
     salt = cache_field(body, "cache_salt") or ""
-    digest = ""
-    if tenant or salt:
-        digest = hashlib.blake2b(f"{len(tenant)}:{tenant}{salt}".encode(), digest_size=16).hexdigest()
+    within = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
     return CacheScope(
         template_sig=template_sig,
         session_key=session_key(cache_field(body, "prompt_cache_key"), body.user),
-        tenant_salt=digest,
+        tenant_salt=f"{tenant_prefix(tenant)}:{within}" if tenant or salt else "",
     )

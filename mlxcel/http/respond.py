@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from litestar import Request
 from litestar.response.base import ASGIResponse
 
-from mlxcel.http.context import HttpContext
+from mlxcel.http.context import HttpContext, caller_of
 from mlxcel.http.errors import ApiError, as_api_error, json_reply
 from mlxcel.http.generation import ClientGone, Generation
 from mlxcel.http.sse import EventStream, EventWriter
@@ -69,7 +69,7 @@ async def answer_whole(
     except Overloaded as fault:
         raise as_api_error(fault) from fault
     finally:
-        context.counters.ended(finished, outcome)
+        context.counters.ended(finished, outcome, caller_of(request))
         context.release_id(generate.request_id)
     headers = {**_id_headers(generate.request_id), "x-mlxcel-cache": finished.source}
     return json_reply(builder.answer(finished), headers=headers)
@@ -82,7 +82,7 @@ async def answer_stream(
     settings = context.settings
 
     def ended(finished: Finished | None, outcome: str) -> None:
-        context.counters.ended(finished, outcome)
+        context.counters.ended(finished, outcome, caller_of(request))
         context.release_id(generate.request_id)
 
     context.counters.started()

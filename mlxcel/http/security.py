@@ -7,12 +7,13 @@ a web page can't even set off work that it could not read.
 import hmac
 import ipaddress
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from mlxcel.http.errors import ApiError
-from mlxcel.http.settings import HttpSettings
+from mlxcel.http.settings import ApiKey, HttpSettings
 
 PUBLIC_PATHS = frozenset({"/", "/health", "/v1/health"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -58,10 +59,13 @@ class Guard:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             self._host(headers)
             path = scope["path"].rstrip("/") or "/"
-            if path == "/admin" or path.startswith("/admin/"):
-                self._admin(scope, headers)
+            state: dict[str, Any] = scope.setdefault("state", {})  # type: ignore[typeddict-item]
+            if path == "/admin" or path.startswith("/admin/") or (path == "/metrics" and self._settings.api_keys):
+                # Where there are tenants the totals of all are the operator's: they tell what others do.
+                state["caller"] = self._admin(scope, headers)
             elif path not in PUBLIC_PATHS:
-                scope.setdefault("state", {})["tenant"] = self._tenant(headers)  # type: ignore[typeddict-item]
+                key = self._key(headers)
+                state["tenant"], state["caller"] = (key.salt or key.tenant, key.tenant)
         await self._app(scope, receive, send)
 
     def _host(self, headers: dict[str, str]) -> None:
@@ -72,24 +76,26 @@ class Guard:
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             raise ApiError("forbidden", "Requests of web pages from other origins are not allowed.")
 
-    def _tenant(self, headers: dict[str, str]) -> str:
+    def _key(self, headers: dict[str, str]) -> ApiKey:
         keys = self._settings.api_keys
         if not keys:
-            return ""
+            return ApiKey("")
         given = given_key(headers)
         matches = [entry for entry in keys if same_secret(given, entry.key)]  # all are compared: no early end to time
         if not given or not matches:
             raise ApiError("unauthorized", "Incorrect API key provided.")
-        return matches[0].tenant
+        return matches[0]
 
-    def _admin(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _admin(self, scope: Scope, headers: dict[str, str]) -> str:
+        """Return who calls, as events name it."""
         if self._settings.admin_key:
             if not same_secret(given_key(headers), self._settings.admin_key):
                 raise ApiError("unauthorized", "The admin routes need the admin key.")
-            return
+            return "admin key"
         client = scope.get("client")
         if client is None or not is_loopback(client[0]):
             raise ApiError("forbidden", "Without an admin key the admin routes answer callers on this machine only.")
+        return "this machine"
 
 
 def given_key(headers: dict[str, str]) -> str:

@@ -6,10 +6,14 @@ import msgspec
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """One key that opens the API; `tenant` separates the cache entries of its holder ("" shares)."""
+    """One key that opens the API. `salt` separates the cache entries of its holder ("" shares); `tenant` is its name."""
 
     key: str
     tenant: str = ""
+    salt: str = ""
+
+    def __repr__(self) -> str:
+        return f"ApiKey(tenant={self.tenant!r})"
 
 
 class HttpSettings(msgspec.Struct, frozen=True):
@@ -24,6 +28,7 @@ class HttpSettings(msgspec.Struct, frozen=True):
     port: int = 8080
     api_keys: tuple[ApiKey, ...] = ()
     admin_key: str = ""
+    admin_tokens: bool = False  # may /admin show tokens and text
     allowed_hosts: tuple[str, ...] = ()
     metrics: bool = False
     default_max_tokens: int = 2048
@@ -40,3 +45,7 @@ class HttpSettings(msgspec.Struct, frozen=True):
     chat_template_kwargs: dict[str, Any] = {}
     test_forced_tokens: bool = False  # tests only: a header gives the tokens that the engine emits
     server_name: str = "mlxcel"
+
+    def __repr__(self) -> str:
+        """Keys never get into a log or a traceback."""
+        return f"HttpSettings(host={self.host!r}, port={self.port}, ...)"

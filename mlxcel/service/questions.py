@@ -43,7 +43,13 @@ class Questions:
             "flush": self.flush,
             "probe": self.probe,
             "check": self.check,
+            "lora": self.lora,
+            "set_lora": self.set_lora,
         }
+
+    def add(self, answers: dict[str, Callable[..., Any]]) -> None:
+        """Answer these too."""
+        self._answers.update(answers)
 
     def answer(self, question: str, arguments: dict[str, Any], answer: "Future[Any]") -> None:
         """Put the answer, or the fault it raised, into `answer`."""
@@ -144,6 +150,21 @@ class Questions:
             "readable": all(state.readable(node.blob) for node in nodes),
             "first_unknown_position": found.length,
         }
+
+    def lora(self) -> list[dict[str, Any]]:
+        """Return the adapters: id, path, scale."""
+        return self.engine.lora()
+
+    def set_lora(self, scales: dict[int, float]) -> list[dict[str, Any]]:
+        """Change adapters' scales by id; the loop asks this only when no request runs. Raises ValueError for another id."""
+        known = {adapter["id"] for adapter in self.engine.lora()}
+        if unknown := sorted(set(scales) - known):
+            raise ValueError(f"there is no adapter {unknown[0]}")
+        for scale in scales.values():
+            self.engine.set_lora_scale(scale)
+        if self.warmup is not None:
+            self.warmup.forget()
+        return self.engine.lora()
 
     def check(self) -> dict[str, Any]:
         """Check all invariants of the state and that the memory tier holds just what the state says."""
