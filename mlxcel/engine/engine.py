@@ -3,12 +3,16 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 
 from mlxcel.core import tokens as token_bytes
 from mlxcel.engine import kinds, memory, parts, pieces, prefill, sampling
+from mlxcel.engine.adapters import Adapter
+from mlxcel.engine.digests import DigestCache
 from mlxcel.engine.lanes import BatchedLane, Lane, RowStart, Stepped
 from mlxcel.engine.layout import Layout
 from mlxcel.engine.sequential import SequentialLane
@@ -45,6 +49,7 @@ class MlxEngine:
         self._model = model
         self._new_layers = new_layers
         self._thread = threading.get_ident()
+        self._adapter: Adapter | None = None
         self._lane: Lane = BatchedLane(model) if facts.lane == "batched" else SequentialLane(model)
         self._rows: dict[int, _Row] = {}
         self._next_row = 0
@@ -174,6 +179,28 @@ class MlxEngine:
     def memory(self) -> dict[str, int]:
         """See `mlxcel.engine.memory.memory_report`."""
         return memory.memory_report()
+
+    # ------------------------------------------------------------------ adapters
+
+    def attach(self, path: Path, scale: float, digests: DigestCache) -> None:
+        """Put a LoRA adapter into the model, unfused. Raises ModelLoadError."""
+        self._check_thread()
+        assert self._adapter is None, "one adapter at a time"
+        self._adapter = Adapter(self._model, path, scale, digests)
+        self.set_lora_scale(scale)
+
+    def lora(self) -> list[dict[str, Any]]:
+        """Return id, path and scale of the adapters."""
+        adapter = self._adapter
+        return [] if adapter is None else [{"id": 0, "path": str(adapter.path), "scale": adapter.scale}]
+
+    def set_lora_scale(self, scale: float) -> None:
+        """Change the adapter's scale; `facts.lora_id` changes with it. No row may be running."""
+        self._check_thread()
+        assert self._adapter is not None, "there is no adapter"
+        assert not self._rows, "rows still decode with the old scale"
+        self._adapter.set_scale(scale)
+        self.facts = msgspec.structs.replace(self.facts, lora_id=self._adapter.lora_id())
 
     # ------------------------------------------------------------------ inside
 

@@ -1,14 +1,16 @@
 """Loading a model directory (or hub id) into an engine."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm import utils as mlx_lm_utils
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, make_prompt_cache
 
 from mlxcel.engine import facts, kinds, memory, prefill
+from mlxcel.engine.adapters import parse_adapter
 from mlxcel.engine.digests import DigestCache
 from mlxcel.engine.engine import MlxEngine
 from mlxcel.engine.errors import ModelLoadError
@@ -17,7 +19,7 @@ from mlxcel.engine.layout import Layout, learn_layout
 from mlxcel.engine.probe import batch_fault
 
 PROBE_TOKENS = (1, 2, 3)
-KV_MODES = {"fp": None, "q8g64": (64, 8), "q4g64": (64, 4), "q8g32": (32, 8), "q4g32": (32, 4)}
+KV_MODE = re.compile(r"fp|q(2|4|8)g(32|64|128)")  # bits and group sizes that QuantizedKVCache packs
 ADVICE = "Give an mlx-lm model directory (config.json, model*.safetensors, tokenizer.json) or a hub id."
 
 
@@ -28,13 +30,14 @@ def load_engine(
     dtype: str | None = None,
     kv_mode: str = "fp",
     digest_cache: Path | None = None,
+    adapter: str = "",
     progress: Callable[[str], None] = lambda step: None,
 ) -> MlxEngine:
     """Load a model; the calling thread becomes the engine's thread.
 
     `ctx_size` caps the context in tokens (0: what the model states). `dtype` ("float32", "bfloat16", "float16") casts
     the weights; None keeps them as stored. `kv_mode`: "fp" or an affine quantisation such as "q8g64" (8 bits, groups of
-    64). `digest_cache`: a JSON file that remembers weight digests. `progress` is told each step. Raises ModelLoadError.
+    64). `adapter`: PATH or PATH:SCALE of a LoRA adapter, served unfused. `digest_cache`: a JSON file that remembers weight digests. `progress` is told each step. Raises ModelLoadError.
     """
     path = find_model(path_or_hub_id)
     progress("reading weights")
@@ -43,9 +46,13 @@ def load_engine(
         model.set_dtype(getattr(mx, dtype))
         mx.eval(model.parameters())
     memory.wire_limit()
-    return build_engine(
+    engine = build_engine(
         path, model, config, ctx_size=ctx_size, kv_mode=kv_mode, digest_cache=digest_cache, progress=progress
     )
+    if adapter:
+        progress("reading the adapter")
+        engine.attach(*parse_adapter(adapter), DigestCache(digest_cache))
+    return engine
 
 
 def build_engine(
@@ -96,16 +103,19 @@ def _load_model(path: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _cache_maker(path: Path, model: Any, kv_mode: str) -> Callable[[], list[Any]]:
-    if kv_mode not in KV_MODES:
-        raise ModelLoadError(path, f"KV mode {kv_mode!r} is unknown", f"Known modes: {', '.join(KV_MODES)}.")
-    quantised = KV_MODES[kv_mode]
-    if quantised is None:
+    mode = KV_MODE.fullmatch(kv_mode)
+    if mode is None:
+        raise ModelLoadError(path, f"KV mode {kv_mode!r} is unknown", "Bits are 2, 4 or 8, groups 32, 64 or 128.")
+    if kv_mode == "fp":
         return lambda: make_prompt_cache(model)
-    group_size, bits = quantised
-    odd = [kinds.class_name(cache) for cache in make_prompt_cache(model) if type(cache) is not KVCache]
+    bits, group_size = int(mode[1]), int(mode[2])
+    odd = [c for c in make_prompt_cache(model) if type(c) not in (KVCache, ArraysCache)]
     if odd:
-        raise ModelLoadError(path, f"KV mode {kv_mode} can't be used with {odd[0]} layers", "Use KV mode fp.")
-    return lambda: [QuantizedKVCache(group_size, bits) for _ in make_prompt_cache(model)]
+        cause = f"KV mode {kv_mode} can't be used with {kinds.class_name(odd[0])} layers"
+        raise ModelLoadError(path, cause, "Leave --kv-bits out for this model.")
+    return lambda: [
+        QuantizedKVCache(group_size, bits) if type(cache) is KVCache else cache for cache in make_prompt_cache(model)
+    ]
 
 
 def _probe(path: Path, model: Any, new_layers: Callable[[], list[Any]]) -> Layout:

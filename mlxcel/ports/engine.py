@@ -33,6 +33,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     dtype: str
     weights_bytes: int
     rope_regime_boundary: int | None = None  # tokens; Phi-3/4 LongRoPE only
+    lora_id: str = ""  # digest of the adapter and its effective scale; "" for none
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
@@ -137,3 +138,11 @@ class Engine(Protocol):
         ...
 
     def memory(self) -> dict[str, int]: ...
+
+    def lora(self) -> list[dict[str, Any]]:
+        """Return id, path and scale of the LoRA adapters."""
+        ...
+
+    def set_lora_scale(self, scale: float) -> None:
+        """Change the adapter's scale and `facts.lora_id` with it. No row may be running."""
+        ...

@@ -36,6 +36,7 @@ class EngineLoop:
         self._jobs: OrderedDict[str, Job] = OrderedDict()  # by request id, in order of arrival
         self._stop_at_s: float | None = None
         self._paced = False
+        self._after_running: list[Any] = []
         self.warmup: WarmUp | None = None
         reuse.chunk_tokens = service.limits.chunk_tokens
         reuse.live_bytes = self._live_bytes
@@ -60,6 +61,7 @@ class EngineLoop:
         if self._stop_at_s is not None and (not self._jobs or self._now_s() >= self._stop_at_s):
             self._abandon_all()
             return False
+        self._answer_when_drained()
         self._warm()
         self._admit()
         self._prefill_one()
@@ -75,6 +77,16 @@ class EngineLoop:
 
     def _busy(self) -> bool:
         return any(job.phase != "restoring" for job in self._jobs.values())
+
+    def _runs(self) -> bool:
+        return any(job.phase in RUNNING for job in self._jobs.values())
+
+    def _answer_when_drained(self) -> None:
+        """Questions that change the model wait for running answers; new ones start after them."""
+        if self._after_running and not self._runs():
+            for payload in self._after_running:
+                self.questions.answer(*payload)
+            self._after_running.clear()
 
     def _warms(self) -> bool:
         return self.warmup is not None and self._stop_at_s is None and self.warmup.pending()
@@ -112,6 +124,8 @@ class EngineLoop:
                 self._jobs[payload.id] = payload
             case "cancel":
                 self._cancel(payload)
+            case "ask" if payload[0] == "set_lora" and self._runs():
+                self._after_running.append(payload)
             case "ask":
                 self.questions.answer(*payload)
             case "spilled":
@@ -125,6 +139,8 @@ class EngineLoop:
                 self._stop_at_s = self._now_s() + payload
 
     def _refuse_inbox(self, kind: str, message: str) -> None:
+        for _, _, answer in self._after_running:
+            answer.set_exception(RuntimeError(message))
         while True:
             try:
                 what, payload = self.service.inbox.get(block=False)
@@ -140,7 +156,7 @@ class EngineLoop:
 
     def _admit(self) -> None:
         """Look up the next waiting request when no other prefills: what it finds then includes all that came before."""
-        if any(job.phase == "prefilling" for job in self._jobs.values()):
+        if self._after_running or any(job.phase == "prefilling" for job in self._jobs.values()):
             return
         for job in list(self._jobs.values()):
             if job.phase == "waiting" and self._fits(job):

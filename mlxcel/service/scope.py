@@ -10,7 +10,7 @@ def namespace_key(facts: ModelFacts, scope: CacheScope, prompt_tokens: int, bloc
     regime = None if boundary is None else int(prompt_tokens > boundary)
     return NamespaceKey(
         model_fingerprint=facts.fingerprint,
-        lora_id=scope.lora_id,
+        lora_id=facts.lora_id or scope.lora_id,
         rope_regime=regime,
         kv_mode=facts.kv_mode,
         media_digest=scope.media_digest or EMPTY_MEDIA,

@@ -76,6 +76,12 @@ class WarmUp:
         else:
             self.skipped += 1
 
+    def forget(self) -> None:
+        """Drop everything: what was computed before no longer fits the model."""
+        self.yield_to_requests()
+        self.skipped += len(self._waiting)
+        self._waiting.clear()
+
     def step(self) -> None:
         """Do the next piece of work. A fault drops the warming, not the daemon."""
         if self._now is None:
