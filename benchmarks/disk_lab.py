@@ -23,7 +23,8 @@ from storage.event_log.recovery import open_log
 from storage.gauges import disk_gauges
 from storage.lmdb_tier.environment import TierOptions
 from storage.lmdb_tier.tier import LmdbTier
-from storage.spill import SpillThread, options_for
+from storage.spill import SpillThread
+from storage.spill_options import options_for
 
 HUGE = 1 << 50
 FLUSH_S = 300.0

@@ -18,11 +18,11 @@ def run(bench: Bench) -> None:
     """Let agents take turns: each turn sends the history and 100 to 500 tokens more, a third of them the answer."""
     turns = bench.size(1500, 150)
     lab = DiskLab(bench.folder, KV_BYTES)
-    before = device_bytes()
+    before = bytes_given_to_writes()
     new_tokens = a_day(lab, turns, bench.seed)
     lab.settle()
     figures = lab.gauges()
-    device = device_bytes() - before
+    given = bytes_given_to_writes() - before
     live, written = figures["disk_live_bytes"], figures["disk_bytes_written"]
     log_bytes = sum(file.stat().st_size for file in (bench.folder / "log").iterdir())
     bench.value("turns", [turns], "", better="higher")
@@ -33,8 +33,8 @@ def run(bench: Bench) -> None:
     bench.value("log at the end", [log_bytes], "B")
     bench.value("file at the end / held", [figures["disk_file_bytes"] / live], "")
     bench.ratio("written to the store / held at the end", written, live, at_most=MOST)
-    if device:
-        bench.ratio("written by the process, log and all / held at the end", device, live, at_most=MOST)
+    if given:
+        bench.ratio("written by the process, log and all / held at the end", given, live, at_most=MOST)
     lab.close()
 
 
@@ -57,10 +57,10 @@ def a_day(lab: DiskLab, turns: int, seed: int) -> int:
     return new
 
 
-def device_bytes() -> int:
-    """Return what this process has caused to be written to devices, where the kernel counts that (Linux), else 0."""
+def bytes_given_to_writes() -> int:
+    """Return how many bytes this process has handed to write calls, where the kernel counts that (Linux), else 0."""
     file = Path("/proc/self/io")
     if not file.exists():
         return 0
     lines = dict(line.split(": ") for line in file.read_text().splitlines())
-    return int(lines["write_bytes"])
+    return int(lines["wchar"])

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-import msgspec
-
 from mlxcel.ports import DiskTier, EventLog, Parts, SpillOutcome, TierUnavailable
 from storage.codec.piece import Encoded, encode
 from storage.pace import Pace
 from storage.priority import set_background, yield_to_foreground
+from storage.spill_options import SpillOptions
 from storage.spill_queue import Delete, Operation, Put, SpillQueue
 from storage.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 _GROUP_COUNT = 4096
-_LEAST_GROUP_BYTES = 256 << 10
 _COUNTS = ("dropped", "stored", "failed", "deleted", "deletes_dropped", "raw_bytes", "stored_bytes")
 _LOG_POLL_S = 0.25
 _CLOSE_LOOK_S = 0.2  # how often an end looks whether it is to be quick
@@ -29,28 +27,6 @@ class EncodedTier(DiskTier, Protocol):
     """A disk tier that also takes pieces already encoded, so that encoding can happen on several threads."""
 
     def write_encoded(self, puts: Sequence[tuple[bytes, Encoded]], deletes: Sequence[bytes]) -> dict[bytes, int]: ...
-
-
-class SpillOptions(msgspec.Struct, frozen=True):
-    """Sizes are raw bytes, before coding."""
-
-    queue_bytes: int = 512 << 20
-    group_bytes: int = 32 << 20
-    paced_group_bytes: int = 8 << 20
-    group_delay_s: float = 0.050
-    paced_bytes_s: float = 50e6
-    encode_threads: int = 2
-    log_timeout_s: float = 30.0  # how long a group waits for its log record
-
-
-def options_for(capacity_bytes: int) -> SpillOptions:
-    """Return options for a tier of that capacity: groups small enough that what is in flight adds little to the file.
-
-    What a group evicts leaves with the next one, and its pages are used again by the third: three groups of a 64th each.
-    """
-    most = SpillOptions()
-    group = max(_LEAST_GROUP_BYTES, min(most.group_bytes, capacity_bytes // 64))
-    return SpillOptions(group_bytes=group, paced_group_bytes=min(most.paced_group_bytes, group))
 
 
 class SpillThread:

@@ -25,7 +25,8 @@ from storage.event_log.settings import LogSettings
 from storage.lmdb_tier.environment import TierOptions
 from storage.lmdb_tier.tier import LmdbTier
 from storage.lock import DirectoryLock
-from storage.spill import SpillOptions, SpillThread
+from storage.spill import SpillThread
+from storage.spill_options import SpillOptions
 from tests.storage.doubles import some_parts
 
 root, first = Path(sys.argv[1]), int(sys.argv[2])

@@ -12,7 +12,8 @@ from storage.event_log.recovery import open_log
 from storage.lmdb_tier.environment import TierOptions
 from storage.lmdb_tier.tier import LmdbTier
 from storage.pace import Pace
-from storage.spill import SpillOptions, SpillThread
+from storage.spill import SpillThread
+from storage.spill_options import SpillOptions
 from storage.spill_queue import Delete, Put, SpillQueue
 from tests.storage.doubles import FaultyDisk, key_of, plain, some_parts
 
