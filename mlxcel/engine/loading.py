@@ -37,7 +37,8 @@ def load_engine(
 
     `ctx_size` caps the context in tokens (0: what the model states). `dtype` ("float32", "bfloat16", "float16") casts
     the weights; None keeps them as stored. `kv_mode`: "fp" or an affine quantisation such as "q8g64" (8 bits, groups of
-    64). `adapter`: PATH or PATH:SCALE of a LoRA adapter, served unfused. `digest_cache`: a JSON file that remembers weight digests. `progress` is told each step. Raises ModelLoadError.
+    64). `adapter`: PATH or PATH:SCALE of a LoRA adapter, served unfused.
+    `digest_cache`: a JSON file that remembers weight digests. `progress` is told each step. Raises ModelLoadError.
     """
     path = find_model(path_or_hub_id)
     progress("reading weights")

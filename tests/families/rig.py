@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,20 @@ class Rig:
         while not all(got and isinstance(got[-1], (Finished, Failed)) for got in items):
             assert self.parts.loop._step()
         return [_answer(got) for got in items]
+
+    def ask_around(self, ask: Ask, question: str, **arguments: Any) -> Answer:
+        """Run one request; in the middle of its answer put a question that waits for its end."""
+        got: list[Any] = []
+        answer: Future[Any] = Future()
+        self.service.submit(_request(ask, "around"), got.append)
+        while not (got and isinstance(got[-1], Finished)):
+            assert self.parts.loop._step()
+            if sum(isinstance(item, Delta) for item in got) == 2:
+                self.service.inbox.put(("ask", (question, arguments, answer)))
+            assert not answer.done() or isinstance(got[-1], Finished)
+        self.parts.loop._step()
+        answer.result(timeout=5)
+        return _answer(got)
 
     def questions(self) -> Any:
         """Return the loop's own answers to admin questions."""
