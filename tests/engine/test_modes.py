@@ -52,7 +52,12 @@ def test_quantised_kv_is_reused_and_answers_as_cold(tmp_path: Path, kv_mode: str
     model = engine(tmp_path, kv_mode, kind)
     assert (model.facts.kv_mode, model.facts.lane) == (kv_mode, "sequential")
     prompt = tokens(1, 60)
-    asked = [Ask(prompt, 6), Ask((*prompt[:40], *tokens(2, 9)), 6), Ask((*prompt[:17], *tokens(3, 9)), 6), Ask(prompt, 6)]
+    asked = [
+        Ask(prompt, 6),
+        Ask((*prompt[:40], *tokens(2, 9)), 6),
+        Ask((*prompt[:17], *tokens(3, 9)), 6),
+        Ask(prompt, 6),
+    ]
     for _ in range(2):
         with rig(model, tmp_path / "data") as warm:
             answers = [warm.ask(ask)[0] for ask in asked]
@@ -162,4 +167,3 @@ def test_the_adapter_names_the_namespace(tmp_path: Path) -> None:
     keys = [namespace_key(facts, CacheScope(), 10, 16) for facts in (base.facts, model.facts)]
     assert keys[0].lora_id == ""
     assert len(keys[1].lora_id) == 64
-
