@@ -229,14 +229,9 @@ class Reuse:
         """Keep the state of a live cache of `length` tokens under an origin of `boundaries.py`."""
         piece, nbytes = self._state_piece(cache, length)
         command = cmd.CaptureSnapshot(
-            at_us=self.cache.now_us(),
-            request=request_id,
-            length=length,
-            live_bytes=self.live_bytes(),
-            nbytes=nbytes,
-            origin=origin,
-            awaited=self._awaited(),
-        )
+            at_us=self.cache.now_us(), request=request_id, length=length, nbytes=nbytes, origin=origin,
+            live_bytes=self.live_bytes(), awaited=self._awaited(),
+        )  # fmt: skip
         self.cache.run(command, cache=cache, state_piece=piece)
 
     def _awaited(self) -> list[int]:
