@@ -49,7 +49,10 @@ HARMS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("harm", list(HARMS))
+RARER = ("cut to a page", "overwritten", "removed")
+
+
+@pytest.mark.parametrize("harm", [pytest.param(h, marks=pytest.mark.slow) if h in RARER else h for h in HARMS])
 def test_damaged_file_at_start(harm: str, filled: Filled, tmp_path: Path) -> None:
     """A store cut, emptied, overwritten, flipped, lying or gone gives right answers, is said, and is used again at once."""
     data = filled.copy(tmp_path / "data")
