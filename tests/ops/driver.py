@@ -67,7 +67,7 @@ class Driver:
         length = adopted.length if adopted else 0
         self.hits[name] = length
         if self.reuse == "prefix":
-            for stop in range((length // GRID + 1) * GRID, len(ids), GRID):
+            for stop in [*range((length // GRID + 1) * GRID, len(ids) - 1, GRID), len(ids) - 1]:
                 self.run(cmd.SealPrefix(at_us=self.now_us, request=name, length=stop))
         return length
 

@@ -130,13 +130,17 @@ class Redrive:
         return served
 
     def _seal_between(self, command: cmd.AdoptPrefix, start: int, stop: int) -> None:
-        """What was adopted in the recorded world but not here is computed here, chunk by chunk."""
+        """What was adopted in the recorded world but not here is computed here: chunk by chunk, to one token short of all."""
         namespace = self.state.namespaces[self._namespaces[command.namespace]]
         if namespace.reuse != "prefix":
             return
-        first = (start // self.grid_tokens + 1) * self.grid_tokens
-        for position in range(first, stop + 1, self.grid_tokens):
-            self._run(cmd.SealPrefix(at_us=command.at_us, request=command.request, length=position))
+        assert isinstance(command.tokens, bytes)
+        last = count(command.tokens) - 1
+        positions = [*range((start // self.grid_tokens + 1) * self.grid_tokens, last, self.grid_tokens), last]
+        for position in positions:
+            # What prefill computed beyond `stop` was sealed in the recorded world, and comes by its own record.
+            if position // namespace.block_size * namespace.block_size <= stop:
+                self._run(cmd.SealPrefix(at_us=command.at_us, request=command.request, length=position))
 
     def _during(self, command: cmd.SealPrefix | cmd.CaptureSnapshot, record: Record) -> None:
         request = self.state.requests.get(command.request)
