@@ -12,7 +12,8 @@ from mlxcel.chat.templates import ChatTemplate, Message, TemplateRefused
 from mlxcel.chat.tokenizer import Tokenizer, pack_tokens
 from mlxcel.chat.tool_formats import ToolCall
 
-PROBES = ("ok", "Tell me more about that, please.")  # their first characters differ, so nothing of them is in common
+# Nothing of these is in common, and the header's last line break, which may melt into one that a text begins with, isn't.
+PROBES = ("ok", "\nTell me more about that, please.")
 
 
 class NextTurn:

@@ -12,6 +12,7 @@ from tests.e2e.daemon import Daemon, cached
 from tests.tinymodels import BOS, EOS, tokenizer_json, write_tiny_model
 
 KINDS = ("qwen3_next", "gemma3_text", "gemma4_text", "mamba2", "nemotron_h", "llama4", "gpt_oss")
+QUICK = ("qwen3_next", "gemma4_text", "llama4")
 SYSTEM = "You are a helpful assistant. Answer with one word. The old house stands alone while five wizards box quickly."
 USERS = ("What is the capital of France?", "And what about the fox?", "Once upon a time?", "Read the words twice.")
 CHUNK = ("--prefill-chunk-size", "16")  # smaller than every window
@@ -72,7 +73,7 @@ def new_tokens(text: str) -> int:
     return len(Tokenizer.from_str(tokenizer_json()).encode(rendered).ids)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_only_the_new_message_is_prefilled(kind: str, tiny: Tiny, tmp_path: Path) -> None:
     """From turn 2 on all but the new message is cached, answers are those of a cold run, and a restart keeps it."""
     with Daemon(tiny(kind), tmp_path / "data", *CHUNK) as daemon:
