@@ -1,5 +1,6 @@
 """One set of rules for every disk tier: the double, the real one and the fault-injecting wrapper."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from mlxcel.ports import DiskTier, PieceMissing, TierUnavailable
+from mlxcel.ports import DiskTier, PieceCorrupt, PieceMissing, TierUnavailable
 from storage.lmdb_tier.environment import TierOptions
 from storage.lmdb_tier.tier import LmdbTier
 from tests.storage.doubles import FaultyDisk, MemoryDisk, key_of, plain, some_parts
@@ -84,8 +85,10 @@ def test_a_closed_tier_is_unavailable(tier: DiskTier) -> None:
             use()
 
 
-def machine_for(make: Callable[[], Any], reopen: Callable[[Any], Any]) -> type[RuleBasedStateMachine]:
-    """Build a state machine that holds a tier against a dict."""
+def machine_for(
+    make: Callable[[], Any], reopen: Callable[[Any], Any], revive: Callable[[Any], Any]
+) -> type[RuleBasedStateMachine]:
+    """Build a state machine that holds a tier against a dict. `reopen` closes it first, `revive` does not."""
     numbers = st.integers(0, 11)
 
     class TierMachine(RuleBasedStateMachine):
@@ -121,9 +124,24 @@ def machine_for(make: Callable[[], Any], reopen: Callable[[Any], Any]) -> type[R
                 with pytest.raises(TierUnavailable):
                     self.tier.write_group([(key_of(number), some_parts(1))], list(self.model))
 
+        @rule(number=numbers, position=st.integers(0, 1_000))
+        def flip(self, number: int, position: int) -> None:
+            if isinstance(self.tier, FaultyDisk) and key_of(number) in self.model:
+                self.tier.flip(key_of(number), position)
+                with pytest.raises(PieceCorrupt) as caught:
+                    self.tier.read(key_of(number))
+                assert caught.value.key == key_of(number)
+                self.tier.write_group([], [key_of(number)])
+                del self.model[key_of(number)]
+
         @rule()
         def start_again(self) -> None:
             self.tier = reopen(self.tier)
+
+        @rule()
+        def die_and_start_again(self) -> None:
+            self.tier = revive(self.tier)
+            assert {key: plain(self.tier.read(key)) for key in self.tier.inventory()} == self.model
 
         @invariant()
         def inventory_is_the_model(self) -> None:
@@ -148,8 +166,17 @@ def test_state_machine(kind: str, tmp_path_factory: pytest.TempPathFactory) -> N
         tier.close()
         return LmdbTier.open(tier.directory, SMALL)
 
+    def revive(tier: Any) -> Any:
+        """What a killed process leaves: the files as they are, never closed and never synced."""
+        if kind != "lmdb":
+            return tier
+        left = tmp_path_factory.mktemp("left") / "kv"
+        shutil.copytree(tier.directory, left)
+        tier.close()
+        return LmdbTier.open(left, SMALL)
+
     run_state_machine_as_test(
-        machine_for(make, reopen),
+        machine_for(make, reopen, revive),
         settings=settings(
             max_examples=12, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
         ),
