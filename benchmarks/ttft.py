@@ -7,11 +7,10 @@ from typing import Any
 from benchmarks import workloads
 from benchmarks.client import Client, Timing
 from benchmarks.harness import Bench
-from benchmarks.lab import load
+from benchmarks.lab import assembled, load, pieces_of
 from benchmarks.servers import Daemon
 from mlxcel.core.match import match_prefix
 from mlxcel.core.tokens import from_ids
-from mlxcel.ports import SamplingParams
 
 TITLE = "Time to first token"
 NEW_TOKENS = 32
@@ -126,24 +125,19 @@ class Bare:
 
     def keep(self, length: int) -> None:
         """Make the pieces of a cache of `length` tokens (real KV, repeated: the model never minds)."""
-        from benchmarks.lab import pieces_of
-
         self.runs = pieces_of(self.engine, length)
         self.length = self.runs[-1].stop
 
     def first_token(self, new_tokens: int) -> float:
-        """Return seconds from a ready cache of `length` tokens and `new_tokens` more to the first token."""
-        from benchmarks.lab import assembled
+        """Return seconds that mlx-lm's own `generate_step` takes from a ready cache and `new_tokens` more to a token."""
+        import mlx.core as mx
+        from mlx_lm.generate import generate_step
 
         cache = assembled(self.engine, self.runs, self.length + new_tokens + 256)
-        tokens = from_ids(workloads.ids("bare", self.length + new_tokens, self.engine.facts.vocab_size // 2))
+        prompt = mx.array(workloads.ids("bare", new_tokens, self.engine.facts.vocab_size // 2))
         started = time.perf_counter()
-        self.engine.prefill(cache, tokens[4 * self.length : -4])
-        row = self.engine.start_row(cache, 7, tokens[:-4], SamplingParams(), 1)
-        self.engine.decode_step()
-        took = time.perf_counter() - started
-        self.engine.drop_row(row)
-        return took
+        next(generate_step(prompt, self.engine._model, max_tokens=1, prompt_cache=cache.layers))
+        return time.perf_counter() - started
 
     def read_back(self, data_dir: Path, prompt: list[int], rounds: int = 3) -> list[float]:
         """Return seconds to read, check, decode and copy a prompt's pieces into a live cache, on one thread."""

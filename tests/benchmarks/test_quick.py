@@ -29,7 +29,7 @@ def ask(name: str, model: Path, folder: Path) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("name", ["lookup", "donation", "event_log_share", "agent_loop"])
+@pytest.mark.parametrize("name", ["lookup", "donation", "event_log_share"])
 def test_quick_question_books_values(name: str, tiny: Path, tmp_path: Path) -> None:
     """A quick run ends without a fault and books values with samples."""
     answer = ask(name, tiny, tmp_path)
@@ -39,7 +39,19 @@ def test_quick_question_books_values(name: str, tiny: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["ttft", "throughput", "siblings", "overhead", "startup", "bytes_per_conversation", "load_shapes", "peer"]
+    "name",
+    [
+        "agent_loop",
+        "ttft",
+        "per_token",
+        "throughput",
+        "siblings",
+        "overhead",
+        "startup",
+        "bytes_per_conversation",
+        "load_shapes",
+        "peer",
+    ],
 )
 def test_quick_question_runs_on_daemon(name: str, tiny: Path, tmp_path: Path) -> None:
     """A question that drives daemons ends without a fault in its quick form."""
