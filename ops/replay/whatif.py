@@ -1,13 +1,16 @@
 """What other settings would have done, for a recorded history (through `decide`) or for arrivals (as blocks)."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mlxcel.core import commands as cmd
+from mlxcel.core import events as ev
 from mlxcel.core.checkpoint import decode_state, encode_state
 from mlxcel.core.policy import SECOND_US, Policy
+from mlxcel.core.tokens import TOKEN_BYTES
 from mlxcel.core.whatif.blocks import (
     BlockArrival,
     BlockTrace,
@@ -26,6 +29,11 @@ from ops.replay.walk import Moment, moments, open_history
 
 EXAMPLE_KV_BYTES = 131_072
 """KV bytes per token where a trace can't say: 2 (K, V) x 32 layers x 8 heads x 128 x 2 bytes, a bf16 8B model with GQA."""
+
+
+FIRST_RECORDS = 20_000  # looked at to learn how the server prefilled
+MOST_REQUESTS = 1_000
+USUAL_GRID = 512
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -93,19 +101,31 @@ def decide_again(path: Path, settings: Settings, sweep_s: int = 60) -> tuple[Res
 
 
 def _grid(path: Path) -> int:
-    """Return the recorded chunk size of prefill: the widest step between seals of one request, 512 where none tells."""
-    last: dict[str, int] = {}
-    widest = 0
+    """Return the recorded chunk size of prefill: the step whose multiples explain the seals of the first requests best."""
+    sealed: dict[str, tuple[int, int, set[int]]] = {}
     state, rest = open_history(History(path))
     for seen, moment in enumerate(moments(state, rest)):
         command = moment.record.command
-        if isinstance(command, cmd.SealPrefix):
-            if command.request in last:
-                widest = max(widest, command.length - last[command.request])
-            last[command.request] = command.length
-        if seen > 20_000:
+        if isinstance(command, cmd.AdoptPrefix) and not command.again:
+            adopted = next((e.length for e in moment.record.events if isinstance(e, ev.PrefixAdopted)), 0)
+            sealed[command.request] = (adopted, len(command.tokens) // TOKEN_BYTES - 1, set())  # type: ignore[arg-type]
+        elif isinstance(command, cmd.SealPrefix) and command.request in sealed:
+            sealed[command.request][2].add(command.length)
+        if seen > FIRST_RECORDS:
             break
-    return widest or 512
+    told = list(sealed.values())[:MOST_REQUESTS]
+    inner = Counter(length for _, last, lengths in told for length in lengths if length < last)
+    steps = {USUAL_GRID} | {length for length, _ in inner.most_common(16)}
+    return max(sorted(steps), key=lambda step: (_explained(step, told), step == USUAL_GRID))
+
+
+def _explained(step: int, told: list[tuple[int, int, set[int]]]) -> int:
+    """Return how many seals stand at multiples of `step`; a multiple without its seal counts against it."""
+    score = 0
+    for adopted, last, lengths in told:
+        for position in range((adopted // step + 1) * step, last, step):
+            score += 1 if position in lengths else -2
+    return score
 
 
 class Arrivals(msgspec.Struct, frozen=True):
