@@ -44,7 +44,7 @@ def test_churn_leaves_a_file_near_its_content(tmp_path: Path) -> None:
 
 
 def test_two_hundred_conversations_share_one_system_prompt(tmp_path: Path) -> None:
-    """After 200 conversations over 2,000 tokens its whole blocks are held at most 1.1 times, in memory, on disk, and in the file."""
+    """After 200 conversations over 2,000 tokens its whole blocks exist at most 1.1 times in memory, on disk, in the file."""
     system = workloads.ids("system", 2000)
     own = [workloads.ids(f"own-{n}", 48) for n in range(200)]
     lab = DiskLab(tmp_path / "many", 4096)
