@@ -240,6 +240,7 @@ def new_service(settings: Settings) -> GenerationService:
         chunk_tokens=settings.prefill_chunk_size,
         live_kv_bytes=0,  # set once the model is known
     )
+    limits.timeout_s, limits.decode_timeout_s = settings.timeout_s, settings.decode_timeout_s
     return GenerationService(limits, steady_s)
 
 

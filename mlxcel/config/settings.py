@@ -97,6 +97,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         SERVER, "Requests that may wait; more are told to come back later", kinds.integer(1),
         (flag("--max-queue-depth"),), (Env("MLXCEL_MAX_QUEUE_DEPTH"),),
     )] = 32
+    timeout_s: Annotated[float, Option(
+        SERVER, "Seconds that a request may take to its first token; 0 is no limit", kinds.SECONDS,
+        (flag("--timeout"),), (Env("MLXCEL_TIMEOUT"),),
+    )] = 3600.0
+    decode_timeout_s: Annotated[float, Option(
+        SERVER, "Seconds that an answer may take after its first token; 0 is no limit", kinds.SECONDS,
+        (flag("--decode-timeout"),), (Env("MLXCEL_DECODE_TIMEOUT"),),
+    )] = 600.0
     metrics: Annotated[bool, Option(
         SERVER, "Serve Prometheus metrics at /metrics", kinds.BOOL, on_off("--metrics"), (Env("MLXCEL_METRICS"),),
     )] = False

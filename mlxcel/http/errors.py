@@ -45,6 +45,7 @@ ERRORS: dict[str, ErrorRow] = {
     # how a generation ended
     "cancelled": ErrorRow(499, "invalid_request_error", "cancelled"),
     "out_of_memory": ErrorRow(503, "server_error", "out_of_memory", 5),
+    "timeout": ErrorRow(504, "server_error", "timeout", 5),
     "engine_fault": ErrorRow(500, "server_error", "engine_fault"),
     "internal": ErrorRow(500, "server_error", "internal_error"),
 }

@@ -20,6 +20,7 @@ class Limits:
         self.batch_rows = batch_rows
         self.chunk_tokens = chunk_tokens
         self.live_kv_bytes = live_kv_bytes
+        self.timeout_s = self.decode_timeout_s = 0.0  # 0: no limit
 
 
 class GenerationService:

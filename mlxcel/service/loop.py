@@ -13,6 +13,7 @@ from typing import Any
 from mlxcel.ports import Engine, RowFailed, StepToken
 from mlxcel.service.generation import GenerationService
 from mlxcel.service.job import Job
+from mlxcel.service.order import Waiting, next_waiting, out_of_time
 from mlxcel.service.questions import Questions
 from mlxcel.service.reuse import Reuse
 from mlxcel.service.warmup import WarmUp
@@ -63,6 +64,7 @@ class EngineLoop:
             return False
         self._answer_when_drained()
         self._warm()
+        self._expire()
         self._admit()
         self._prefill_one()
         self._decode()
@@ -158,11 +160,29 @@ class EngineLoop:
         """Look up the next waiting request when no other prefills: what it finds then includes all that came before."""
         if self._after_running or any(job.phase == "prefilling" for job in self._jobs.values()):
             return
+        now_s = self._now_s()
+        waiting = [Waiting(job.id, now_s - job.submitted_s) for job in self._jobs.values() if job.phase == "waiting"]
+        chosen = next_waiting(waiting, self._would_adopt, lambda name: self._fits(self._jobs[name]))
+        if chosen is not None:
+            job = self._jobs[chosen]
+            job.prefill_started_s = now_s
+            self._guard(job, partial(self.reuse.begin, job, self._restored))
+
+    def _would_adopt(self, request_id: str) -> int:
+        """Return how many tokens of a waiting request are cached now."""
+        request = self._jobs[request_id].request
+        return int(self.questions.probe(request.scope, request.tokens)["matched_tokens"]) if request.options.read else 0
+
+    def _expire(self) -> None:
+        """End what has run out of time; checked between steps, so a limit is kept to about one chunk."""
+        limits, now_s = self.service.limits, self._now_s()
         for job in list(self._jobs.values()):
-            if job.phase == "waiting" and self._fits(job):
-                job.prefill_started_s = self._now_s()
-                self._guard(job, partial(self.reuse.begin, job, self._restored))
-                return
+            decoding_s = now_s - job.first_token_s if job.generated else 0.0
+            why = out_of_time(
+                0.0 if job.generated else now_s - job.submitted_s, decoding_s, limits.timeout_s, limits.decode_timeout_s
+            )
+            if why:
+                self._fail(job, "timeout", why, outcome="cancelled")
 
     def _restored(self, job: Job, outcome: Any) -> None:
         self.service.post("restored", (job, outcome))

@@ -29,6 +29,8 @@ ROWS = {
     "allowed_hosts": ((), ["a", "b"], ("a", "b"), "c, d", ("c", "d"), " "),
     "api_key_file": (None, None, None, None, None, "/nowhere/at/all"),
     "max_queue_depth": (32, "1", 1, "64", 64, "0"),
+    "timeout_s": (3600.0, "0", 0.0, "30m", 1800.0, "-1"),
+    "decode_timeout_s": (600.0, "0", 0.0, "30m", 1800.0, "-1"),
     "metrics": (False, "true", True, "yes", True, "2"),
     "predict_tokens": (1024, "-1", -1, "7", 7, "0"),
     "prefill_chunk_size": (512, "256", 256, "1024", 1024, "8"),
