@@ -1,7 +1,7 @@
 """The real service around a family's engine, in one process: log, LMDB tier, core, loop; stepped by the test itself."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +29,7 @@ class Ask:
     boundaries: tuple[int, ...] = ()
     session: str = "s"
     cold: bool = False
+    next_turn: Callable[[str], bytes | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +130,7 @@ def _request(ask: Ask, request_id: str) -> GenerateRequest:
         scope=CacheScope(session_key=ask.session),
         options=CacheOptions(read=not ask.cold, store=not ask.cold),
         boundaries=ask.boundaries,
+        next_turn=ask.next_turn,
     )
 
 
