@@ -87,7 +87,7 @@ def decode_state(payload: bytes) -> State:
         state.nodes[node.id] = node
     for entry in c.entries:
         state.entries[entry.id] = entry
-        state.by_digest[entry.digest] = entry.id
+        state.by_digest[entry.namespace, entry.digest] = entry.id
         state.buckets.setdefault((entry.namespace, entry.template_sig), {})[entry.id] = None
         if entry.ttl_us >= 0:
             state.short_lived[entry.id] = None

@@ -97,7 +97,9 @@ def _entries(state: State) -> list[str]:
     anchored = [e for node in state.nodes.values() for e in node.anchored]
     if sorted(anchored) != sorted(state.entries):
         found.append("nodes and entries disagree about who ends where")
-    if {e: d for d, e in state.by_digest.items()} != {e.id: e.digest for e in state.entries.values()}:
+    if {e: key for key, e in state.by_digest.items()} != {
+        e.id: (e.namespace, e.digest) for e in state.entries.values()
+    }:
         found.append("two living entries share a digest, or one is not filed under its own")
     return found
 

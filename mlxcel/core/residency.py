@@ -172,7 +172,7 @@ def split(state: State, node_id: int, head_id: int, tokens: int) -> None:
 def remember_entry(state: State, entry: Entry) -> None:
     """File a new entry as the most recent one."""
     state.entries[entry.id] = entry
-    state.by_digest[entry.digest] = entry.id
+    state.by_digest[entry.namespace, entry.digest] = entry.id
     state.buckets.setdefault((entry.namespace, entry.template_sig), {})[entry.id] = None
     node = state.nodes[entry.node]
     node.anchored = [*node.anchored, entry.id]
@@ -190,8 +190,8 @@ def forget_entry(state: State, entry_id: int) -> None:
     _drop(state.buckets, (entry.namespace, entry.template_sig), entry_id)
     state.resident.pop(entry_id, None)
     state.short_lived.pop(entry_id, None)
-    if state.by_digest.get(entry.digest) == entry_id:
-        del state.by_digest[entry.digest]
+    if state.by_digest.get((entry.namespace, entry.digest)) == entry_id:
+        del state.by_digest[entry.namespace, entry.digest]
     node = state.nodes[entry.node]
     node.anchored = [e for e in node.anchored if e != entry_id]
     if state.latest_in_session.get((entry.namespace, entry.session_key)) == entry_id:

@@ -168,7 +168,7 @@ class State:
         # derived
         self.resident: OrderedDict[int, None] = OrderedDict()
         self.short_lived: dict[int, None] = {}
-        self.by_digest: dict[bytes, int] = {}
+        self.by_digest: dict[tuple[int, bytes], int] = {}
         self.by_namespace: dict[bytes, int] = {}
         self.blob_by_key: dict[bytes, int] = {}
         self.latest_in_session: dict[tuple[int, str], int] = {}

@@ -174,3 +174,15 @@ def test_a_disk_hit_counts_when_it_is_in_memory() -> None:
     assert world.entry(1).length == 8
     assert world.state.requests["s"].adopted == 0
     assert brief(world.adopt(range(30), "s", again=True))[0][:3] == ("hit", 2, 8)
+
+
+def test_equal_sequences_of_two_tenants_are_two_entries() -> None:
+    """The guide's digest knows no salt: a donation never takes over from an entry of another namespace."""
+    from mlxcel.core.keys import NamespaceKey
+
+    world = World()
+    first = world.store(range(20))
+    world.namespace = world.open(NamespaceKey("model", tenant_salt="other", block_size=4))
+    second = world.store(range(20))
+    assert list(world.state.entries) == [first, second]
+    assert world.entry(first).digest == world.entry(second).digest

@@ -49,7 +49,7 @@ def _donation(state: State, request: Request, tokens: bytes, c: cmd.DonatePrefix
     if c.regime_crossed:
         return [_refused(request, RefusalReason.ROPE_REGIME_MISMATCH, c.length, "generation crossed the RoPE boundary")]
     digest = _digest(namespace, request, tokens)
-    replaced = state.by_digest.get(digest, 0)
+    replaced = state.by_digest.get((request.namespace, digest), 0)
     if namespace.reuse == "snapshot":
         node, events = keep_snapshot(state, request, tokens, c, c.state_nbytes, "completion", replaced)
         if not node:
@@ -82,7 +82,7 @@ def _donated(
     state: State, request: Request, digest: bytes, node: int, length: int, before: list[ev.Event]
 ) -> ev.EntryDonated:
     """File the entry; it takes over from one of equal digest, unless that has just gone."""
-    replaced = state.by_digest.get(digest, 0)
+    replaced = state.by_digest.get((request.namespace, digest), 0)
     if any(isinstance(e, ev.EntryEvicted) and e.entry == replaced and e.tier != MEMORY for e in before):
         replaced = 0
     return ev.EntryDonated(request.id, state.next_entry, digest, node, length, replaced, "completion")
@@ -103,7 +103,7 @@ def decide_end(state: State, c: cmd.EndRequest) -> list[ev.Event]:
     ):
         digest = _digest(namespace, request, request.tokens[: request.kept * TOKEN_BYTES])
         plan = EvictionPlan(state, (node.id for node in state.path(request.node)))
-        if limit_entries(plan, state.by_digest.get(digest, 0)):
+        if limit_entries(plan, state.by_digest.get((request.namespace, digest), 0)):
             events += plan.events
             events.append(_donated(state, request, digest, request.node, request.kept, events))
     return [*events, ev.RequestEnded(c.request, c.outcome, c.detail)]

@@ -69,7 +69,7 @@ class Redrive:
         self._nbytes: dict[int, int] = {}
         self._raw_bytes = self._stored_bytes = 0
         self._swept_us = 0
-        self._digests = {entry.id: entry.digest for entry in state.entries.values()}
+        self._names = {entry.id: (entry.namespace, entry.digest) for entry in state.entries.values()}
         self._namespaces: dict[int, int] = {n: n for n in state.namespaces}
         if state.namespaces:
             self._run(cmd.AdoptPolicy(at_us=state.now_us, policy=change(state.policy)))
@@ -174,7 +174,7 @@ class Redrive:
         self._run(msgspec.structs.replace(command, entries=entries))
 
     def _entry(self, recorded: int) -> int:
-        return self.state.by_digest.get(self._digests.get(recorded, b""), 0)
+        return self.state.by_digest.get(self._names.get(recorded, (0, b"")), 0)
 
     def _recover(self, command: cmd.Recover, record: Record) -> None:
         self._write_queued(command.at_us)
@@ -199,7 +199,9 @@ class Redrive:
         """Note sizes of pieces and what recorded entry numbers stand for: the other world numbers its own."""
         for event in events:
             if isinstance(event, ev.EntryDonated):
-                self._digests[event.entry] = event.digest
+                request = self.state.requests.get(event.request)
+                if request is not None:
+                    self._names[event.entry] = (request.namespace, event.digest)
             elif isinstance(event, ev.PieceSealed | ev.SnapshotTaken):
                 self._nbytes[event.blob] = event.nbytes
             elif isinstance(event, ev.PieceSpilled) and event.blob in self._nbytes:
