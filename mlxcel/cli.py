@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
+from mlxcel.commands.cache import cache, prefix
+from mlxcel.commands.machine import doctor, service
 from mlxcel.config import show
 from mlxcel.config.load import BadSetting, Loaded, load, table
 from mlxcel.config.option import Flag, Option
@@ -83,6 +85,11 @@ def _load(chosen: dict[str, Any]) -> Loaded:
         _fail(str(error), USAGE_EXIT)
 
 
+def loaded_from(flags: list[str]) -> Loaded:
+    """Return the settings that `serve` would have with these flags. Ends the process for a bad one."""
+    return _load(serve.make_context("serve", flags, resilient_parsing=False).params)
+
+
 def _fail(message: str, code: int) -> NoReturn:
     click.echo(f"mlxcel: {message}", err=True)
     sys.exit(code)
@@ -135,6 +142,10 @@ serve = GroupedCommand("serve", _CONTEXT, _serve, _settings_options(), help=_ser
 config = GroupedCommand("config", _CONTEXT, _config, [_JSON_FLAG, *_settings_options()], help=_config.__doc__)
 main.add_command(serve)
 main.add_command(config)
+main.add_command(cache)
+main.add_command(prefix)
+main.add_command(doctor)
+main.add_command(service)
 
 
 def server() -> None:

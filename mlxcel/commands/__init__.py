@@ -1,0 +1,1 @@
+"""Commands for whoever runs the daemon: ask a running one, check a machine, install it as a service."""
