@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.daemon import Daemon, cached
+from tests.e2e.daemon import Daemon
 from tests.e2e.test_road import prompt, same
 
 CLIENTS = 300
@@ -177,19 +177,15 @@ def test_the_best_cached_waits_least(talker: Path, tmp_path: Path) -> None:
     with Daemon(talker, tmp_path / "data", "--max-batch-size", "1", "--prefill-chunk-size", "32") as running:
         known = prompt(1, 500)
         running.complete(known, 2)
-        begun: list[str] = []
-
-        def send(name: str, ids: list[int], max_tokens: int) -> None:
-            reply = running.complete(ids, max_tokens)
-            begun.append(name)
-            assert name != "known" or cached(reply) >= 480
-
-        plans = [("first", prompt(2, 3000), 30), ("cold", prompt(3, 300), 2), ("known", [*known, 5, 6], 2)]
+        since = running.http.get("/admin/events").json()["events"][-1]["seq"]
+        plans = [(prompt(2, 3000), 30), (prompt(3, 300), 2), ([*known, 5, 6], 2)]
         threads = []
         for plan in plans:
-            threads.append(threading.Thread(target=send, args=plan))
+            threads.append(threading.Thread(target=running.complete, args=plan))
             threads[-1].start()
             time.sleep(0.1)
         for thread in threads:
             thread.join()
-        assert begun == ["first", "known", "cold"]
+        records = running.http.get(f"/admin/events?since={since}").json()["events"]
+        begun = [e["tokens"] for record in records for e in record["events"] if e["type"] == "RequestArrived"]
+        assert begun == [3000, 502, 300]
