@@ -16,7 +16,7 @@ from storage.restore import RestorePool
 TITLE = "Restoring N tokens, against prefilling them"
 PIECE, CHUNK = 256, 512
 ROOM = 256
-LENGTHS = {512: 7, 2048: 5, 8192: 1}
+LENGTHS = {512: 5, 2048: 3, 8192: 1}
 QUICK = {512: 2}
 
 
