@@ -65,6 +65,8 @@ def test_environment_keeps_what_is_there(bridge: Path) -> None:
     assert env["OPENBLAS_NUM_THREADS"] == "3"
     assert env["OPENBLAS_CORETYPE"] == "Haswell"
     assert native.environment({})["OPENBLAS_NUM_THREADS"] == "1"
+    assert native.environment({})["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert native.environment({"GLIBC_TUNABLES": "glibc.malloc.check=3"})["GLIBC_TUNABLES"] == "glibc.malloc.check=3"
 
 
 def test_restart_loads_the_bridge_and_hides_it_from_children(bridge: Path) -> None:
