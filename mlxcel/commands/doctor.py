@@ -28,7 +28,11 @@ def _versions() -> Iterator[Finding]:
         "system",
         f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
     )
-    for name in ("mlxcel", "mlx", "mlx-lm", "lmdb"):
+    try:
+        yield "ok", "mlxcel", importlib.metadata.version("mlxcel")
+    except importlib.metadata.PackageNotFoundError:
+        yield "ok", "mlxcel", f"runs from {Path(__file__).resolve().parents[2]}, not installed as a package"
+    for name in ("mlx", "mlx-lm", "lmdb"):
         try:
             yield "ok", name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
