@@ -153,13 +153,13 @@ def reference(engine: MlxEngine, ask: Ask, cached: int = 0, decoded: tuple[int, 
     cuts = (*(ask.boundaries if engine.facts.reuse == "snapshot" else ()), cached)
     begin, end = decoded
     if begin < end <= cached:
-        _prefill(engine, cache, ids, begin - 1, cuts)
+        _prefill(engine, cache, ids, begin - 1, cuts, one_pass=True)
         row = _start(engine, cache, ids[:begin], ids[begin:end], end - begin + 1)
         for _ in range(end - begin):
             engine.decode_step()
         cache, covered = engine.finish_row(row)
         assert begin - 1 + token_bytes.count(covered) == end
-    _prefill(engine, cache, ids, len(ids) - 1, cuts)
+    _prefill(engine, cache, ids, len(ids) - 1, cuts, one_pass=True)
     row = _start(engine, cache, ids, (), ask.max_tokens)
     tokens, logprobs = [], []
     while len(tokens) < ask.max_tokens:
@@ -184,10 +184,20 @@ def unsplit(engine: MlxEngine, ids: Sequence[int]) -> dict[int, float]:
     return dict(step.top)
 
 
-def _prefill(engine: MlxEngine, cache: LiveCache, ids: Sequence[int], stop: int, boundaries: Sequence[int]) -> None:
+def _prefill(
+    engine: MlxEngine,
+    cache: LiveCache,
+    ids: Sequence[int],
+    stop: int,
+    boundaries: Sequence[int],
+    one_pass: bool = False,
+) -> None:
+    """Prefill up to `stop`; with `one_pass` leave to the last token's pass what the service leaves to it (`Job.in_one_pass`)."""
     while cache.tokens < stop:
         grid = (cache.tokens // CHUNK + 1) * CHUNK
         end = min([grid, stop, *(at for at in boundaries if at > cache.tokens)])
+        if one_pass and end == stop and end not in boundaries:
+            return
         engine.prefill(cache, token_bytes.from_ids(ids[cache.tokens : end]))
 
 

@@ -149,3 +149,23 @@ def test_alternating_sessions_keep_their_snapshots(tiny: Tiny, tmp_path: Path) -
                 assert cached(reply) >= before[name]
                 before[name] = reply["usage"]["prompt_tokens"] - new_tokens(f"{name} asks {number}")
                 messages.append({"role": "assistant", "content": said(reply)})
+
+
+def test_quantised_kv_is_reused_over_http(tmp_path: Path) -> None:
+    """With --kv-bits the mode is told, prefixes hit, also after a restart; another mode starts cold (B013)."""
+    wide = {"head_dim": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = write_tiny_model("llama", tmp_path / "llama", overrides=wide)
+    flags = ("--kv-bits", "8", "--kv-group-size", "32")
+    ids = list(range(3, 83))
+    with Daemon(model, tmp_path / "data", *flags) as daemon:
+        first = daemon.complete(ids, 4)
+        assert daemon.stats()["kv_cache_mode_effective"] == "q8g32"
+        assert cached(daemon.complete(ids, 4)) == 64
+        assert daemon.stop() == 0
+    with Daemon(model, tmp_path / "data", *flags) as daemon:
+        again = daemon.complete(ids, 4)
+        assert cached(again) == 64
+        assert again["choices"][0]["text"] == first["choices"][0]["text"]
+        assert daemon.stop() == 0
+    with Daemon(model, tmp_path / "data") as daemon:
+        assert cached(daemon.complete(ids, 4)) == 0
