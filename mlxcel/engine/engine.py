@@ -125,17 +125,19 @@ class MlxEngine:
     ) -> int:
         """Hand a prefilled cache to the decode lane, which owns it from here on.
 
-        `context`: the tokens that the cache covers (all of the prompt but `last_token`), for the penalties. Raises
-        what the model raises; rows of a batch that it broke are reported by the next `decode_step`.
+        `context`: all of the prompt but `last_token`, for the penalties; what the cache does not cover of it runs in one
+        pass with the last token. Raises what the model raises; rows of a batch that it broke are reported by the next
+        `decode_step`.
         """
-        start = self.cache_tokens(cache)
-        assert token_bytes.count(context) == start, f"context of {token_bytes.count(context)} tokens, cache {start}"
+        covered, start = self.cache_tokens(cache), token_bytes.count(context)
+        assert covered <= start, f"context of {start} tokens, cache {covered}"
+        head = token_bytes.to_ids(token_bytes.cut(context, covered, start))
         assert max_tokens >= 1, "a row decodes at least one token"
         row, self._next_row = self._next_row, self._next_row + 1
         processors = sampling.make_processors(params)
         ids = token_bytes.to_ids(context) if processors else []
         layers, cache.layers = cache.layers, []
-        self._lane.add(RowStart(row, layers, last_token, ids, sampling.make_sampler(params), processors))
+        self._lane.add(RowStart(row, layers, last_token, ids, sampling.make_sampler(params), processors, head))
         self._rows[row] = _Row(start, last_token, params, max_tokens)
         return row
 

@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, StopSequences
 from mlx_lm.models.cache import ArraysCache, BatchKVCache, CacheList, KVCache
 
-from mlxcel.engine import kinds
+from mlxcel.engine import kinds, prefill
 from mlxcel.engine.pieces import detached
 from mlxcel.engine.sampling import Processor, Sampler, greedy
 
@@ -22,7 +22,10 @@ NO_LIMIT = 1 << 62  # the engine itself finds the end of a row
 
 @dataclass(frozen=True)
 class RowStart:
-    """What a lane needs to decode a row; `layers` covers `context`, and the lane owns it from here on."""
+    """What a lane needs to decode a row; the lane owns `layers` from here on.
+
+    `head`: prompt tokens that `layers` do not cover yet, before the last; `context`: all before the last.
+    """
 
     row: int
     layers: list[Any]
@@ -30,6 +33,7 @@ class RowStart:
     context: list[int]
     sampler: Sampler
     processors: list[Processor]
+    head: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,10 @@ class BatchedLane:
         self._lost: list[Stepped] = []
 
     def add(self, start: RowStart) -> None:
-        """Run the last prompt token through the row alone, then join it to the batch."""
+        """Run the last prompt token (with `head` before it, if any) through the row alone, then join it to the batch."""
+        known = _KnownLogits(self._model, start) if start.head else None
         single = GenerationBatch(
-            self._model,
+            known or self._model,
             [start.row],
             mx.array([start.last_token], dtype=mx.uint32),
             [_batch_of_one(cache) for cache in start.layers],
@@ -97,6 +102,7 @@ class BatchedLane:
             [StopSequences()],
             [NO_LIMIT],
         )
+        single.model = self._model
         if self._batch is None:
             self._batch = single
             return
@@ -166,6 +172,18 @@ class BatchedLane:
             batch.filter(keep)
         else:
             self._batch = None
+
+
+class _KnownLogits:
+    """Stands in for the model in a batch's first step: the pass is made here, on the row's plain caches, as prefill's are."""
+
+    def __init__(self, model: Any, start: RowStart) -> None:
+        ids = mx.array([[*start.head, start.last_token]], dtype=mx.uint32)
+        self._logits = model(ids, cache=start.layers)[:, -1:, :]
+        prefill.lay_out(start.layers)
+
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        return self._logits
 
 
 def _batch_of_one(cache: Any) -> Any:

@@ -16,7 +16,7 @@ class _Row:
         self._start = start
         self._context = mx.array(start.context, dtype=mx.uint32)
         self.layers = start.layers
-        self.token = mx.array([start.last_token], dtype=mx.uint32)
+        self.token = mx.array([*start.head, start.last_token], dtype=mx.uint32)
         self.logprobs: mx.array | None = None
         self.advance()
 
@@ -25,13 +25,13 @@ class _Row:
         fed, logprobs = self.token, self.logprobs
         logits = self._model(fed[None], cache=self.layers)[:, -1, :]
         if self._start.processors:
-            self._context = mx.concatenate([self._context, fed])
+            self._context = mx.concatenate([self._context, fed[-1:]])
             for process in self._start.processors:
                 logits = process(self._context, logits)
         scores = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         self.token, self.logprobs = self._start.sampler(scores), scores[0]
         mx.async_eval(self.token, self.logprobs)
-        token: Any = fed.item()
+        token: Any = fed[-1].item()
         return int(token), logprobs
 
     def evaluate(self) -> None:

@@ -114,7 +114,8 @@ class Engine(Protocol):
     def start_row(self, cache: Any, last_token: int, context: bytes, params: SamplingParams, max_tokens: int) -> int:
         """Hand a prefilled cache to the decode lane, which takes it over; returns a row number.
 
-        `context`: exactly the tokens that the cache covers, all of the prompt but `last_token`.
+        `context`: all of the prompt but `last_token`. What the cache does not cover of it yet is computed in the same pass
+        as the last token, with logits for each: meant for a few tokens.
         """
         ...
 

@@ -6,6 +6,8 @@ from typing import Any
 from mlxcel.core.tokens import TOKEN_BYTES, count, cut
 from mlxcel.ports import Delta, Failed, Finished, GenerateRequest, Progress, StepToken, StreamItem
 
+ONE_PASS_TOKENS = 64  # logits are computed for each: a few cost less than a pass of their own
+
 
 class Job:
     """A request's progress. `phase`: waiting, restoring, prefilling, decoding, over. Engine thread only.
@@ -52,6 +54,13 @@ class Job:
         grid = (self.position // chunk_tokens + 1) * chunk_tokens
         planned = [b for b in self.captures if self.position < b < self.total]
         return min([grid, self.total - 1, *planned])
+
+    def in_one_pass(self, stop: int) -> bool:
+        """True when the tokens up to `stop` may run in one pass with the prompt's very last: few, and nothing is kept there.
+
+        A hit then costs one pass over the weights instead of two.
+        """
+        return self.total - 1 == stop < self.position + ONE_PASS_TOKENS and stop not in self.captures
 
     def chunk(self, stop: int) -> bytes:
         """Return the prompt's tokens from where the cache ends up to `stop`."""

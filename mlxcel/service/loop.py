@@ -208,18 +208,18 @@ class EngineLoop:
 
     def _prefill_chunk(self, job: Job) -> None:
         stop = job.next_stop(self.service.limits.chunk_tokens)
-        if stop > job.position:
+        if stop > job.position and not job.in_one_pass(stop):
             started = self._now_s()
             self.engine.prefill(job.cache, job.chunk(stop))
             self.reuse.rates.saw_prefill(stop - job.position, self._now_s() - started)
             job.position = stop
             self.reuse.prefilled(job)
         job.progress()  # also where everything came from the cache: the client learns how much
-        if job.position == job.total - 1:
+        if stop == job.total - 1:
             last = int.from_bytes(job.request.tokens[-4:], "little")
             before = job.prompt_before_last()
             job.row = self.engine.start_row(job.cache, last, before, job.request.params, job.request.max_tokens)
-            job.cache, job.phase = None, "decoding"
+            job.cache, job.phase, job.position = None, "decoding", stop
 
     def _decode(self) -> None:
         if not self.engine.rows():
