@@ -8,6 +8,7 @@ import msgspec
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core import operator_events as op
 from mlxcel.core.redecide import Step
 from mlxcel.core.tokens import count
 
@@ -75,6 +76,26 @@ def _words(event: ev.Event) -> str:
             return f"started{lost}{cut}"
         case ev.SweepDone():
             return f"swept {event.victims} expired"
+    return _operator_words(event)
+
+
+def _operator_words(event: ev.Event) -> str:
+    match event:
+        case op.PrefixPinned():
+            return f"entry {event.entry} pinned as {event.name!r}"
+        case op.PrefixUnpinned():
+            return f"pin {event.name!r} of entry {event.entry} lifted"
+        case op.EntriesDeleted():
+            return f"{len(event.entries)} entries deleted, {event.freed_bytes} bytes"
+        case op.PromotionStarted():
+            return f"entry {event.entry} is read into memory ({len(event.restore)} pieces)"
+        case op.EntryDemoted():
+            waits = f", {event.waiting} pieces wait to be written" if event.waiting else ""
+            return f"entry {event.entry} left memory, {event.freed_bytes} bytes{waits}"
+        case op.OperationRefused():
+            return f"refused to {event.operation} {event.subject}: {event.reason}"
+        case op.MemoryShrunk():
+            return f"memory was short: gave up {event.freed_bytes} bytes, {event.held_bytes} left"
     return ""
 
 
