@@ -25,6 +25,7 @@ from mlxcel.service.rates import Rates
 from mlxcel.service.recover import fold_log, settle
 from mlxcel.service.reuse import Reuse
 from mlxcel.service.tiers import Tiers
+from mlxcel.service.trace import trace
 from mlxcel.service.warmup import WarmUp
 
 log = logging.getLogger("mlxcel")
@@ -61,6 +62,8 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     spill, restorer = _disk_threads(tier, opened.writer, service, disk_capacity(settings))
     tiers = Tiers(engine, spill)
     cache = CacheService(state, opened.writer, tiers, clock.now_us)
+    if settings.apc_trace:
+        cache.watchers.append(trace)
     rates = Rates(restore=settings.disk_restore)
     missing = 0
     policy = make_policy(settings, engine.facts, read_config(engine.facts.path), engine.memory())

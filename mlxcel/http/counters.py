@@ -7,6 +7,8 @@ from mlxcel.ports import Finished
 
 TTFT_BUCKETS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
 DECODE_BUCKETS_TOK_S = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+SAVED_BUCKETS = (0, 32, 128, 512, 2048, 8192, 32768, 131072)
+SOURCES = ("cold", "memory", "disk", "snapshot")
 OUTCOMES = ("stop", "length", "failed", "abandoned")
 
 
@@ -45,6 +47,10 @@ class HttpCounters:
         self.generation_s = 0.0
         self.active = 0
         self._tenants: dict[str, list[int]] = {}  # requests, hits, prompt tokens, cached tokens
+        self.prefill_s = self.decode_s = 0.0
+        self.longest_tokens = 0
+        self.ttft_by_source = {source: Histogram(TTFT_BUCKETS_MS) for source in SOURCES}
+        self.saved_by_source = {source: Histogram(SAVED_BUCKETS) for source in SOURCES}
         self.ttft_ms = Histogram(TTFT_BUCKETS_MS)
         self.decode_tok_s = Histogram(DECODE_BUCKETS_TOK_S)
 
@@ -77,5 +83,19 @@ class HttpCounters:
             self.completion_tokens += finished.completion_tokens
             self.generation_s += finished.prefill_s + finished.decode_s
             self.ttft_ms.observe(finished.ttft_s * 1000)
+            self._observe_source(finished)
             if finished.decode_s > 0:
                 self.decode_tok_s.observe(finished.completion_tokens / finished.decode_s)
+
+    def _observe_source(self, finished: Finished) -> None:
+        source = finished.source if finished.source in SOURCES else "cold"
+        self.ttft_by_source[source].observe(finished.ttft_s * 1000)
+        self.saved_by_source[source].observe(finished.cached_tokens)
+        self.prefill_s += finished.prefill_s
+        self.decode_s += finished.decode_s
+        self.longest_tokens = max(self.longest_tokens, finished.prompt_tokens + finished.completion_tokens)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens that were really computed."""
+        return self.prompt_tokens - self.cached_tokens

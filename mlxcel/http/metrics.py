@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from mlxcel.http.context import HttpContext, context_of
 from mlxcel.http.counters import HttpCounters
 from mlxcel.http.errors import ApiError
+from mlxcel.http.metrics_server import server_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REJECT_REASONS = (
@@ -110,6 +111,7 @@ class _Snapshot(Collector):
 
     def _http(self) -> Iterator[Metric]:
         counters = self._counters
+        yield from server_families(counters)
         outcomes = CounterMetricFamily("mlxcel_generations", "Generations that ended", labels=["outcome"])
         for outcome, count in counters.outcomes.items():
             outcomes.add_metric([outcome], count)
