@@ -52,8 +52,8 @@ def test_a_write_in_flight_is_never_read_in_part(tiny: Tiny, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["llama", "qwen3_next"])
 def test_turns_from_disk(kind: str, tiny: Tiny, tmp_path: Path) -> None:
     """A conversation whose every turn comes back from disk says at each turn what it says cold."""
-    flags = (*ALWAYS, "--prompt-cache-capacity-bytes", str(900 * TOKEN_BYTES))
-    flags += ("--prompt-cache-snapshot-capacity-bytes", "24000")  # two states
+    flags = (*ALWAYS, "--prompt-cache-capacity-bytes", str(760 * TOKEN_BYTES))
+    flags += ("--prompt-cache-snapshot-capacity-bytes", "14000")  # about two states
     history, noise = prompt(8, 90), 0
     with Daemon(tiny(kind), tmp_path / "data", *flags) as daemon:
         for turn in range(12):
