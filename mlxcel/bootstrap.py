@@ -70,19 +70,9 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     try:
         if opened.writer.wants_checkpoint():
             cache.checkpoint()  # a log's first record is a checkpoint, so that each segment replays alone
-        cache.run(cmd.AdoptPolicy(at_us=clock.now_us(), policy=policy, software=software_versions()))
-        cut = opened.cut.cut_bytes if opened.cut else 0
-        inventory = tier.inventory() if tier else {}
-        missing = sum(b.disk_state == STORED and b.key not in inventory for b in state.blobs.values())
-        if missing:
-            log.warning("disk tier: %d pieces that were stored are missing; they are computed again", missing)
-        orphans = settle(cache, inventory, cut, detail)
-        if orphans and spill is not None:
-            log.info("disk tier: %d pieces that nothing refers to are deleted", len(orphans))
-            spill.delete(0, orphans)
-        cache.run(
-            cmd.RecordSpills(at_us=clock.now_us(), results=[])
-        )  # a capacity that was lowered holds from the start
+        cache.run(cmd.AdoptPolicy(at_us=clock.now_us(), policy=policy, software=software_versions(settings)))
+        missing = _settle_disk(settings, cache, tier, spill, opened.cut.cut_bytes if opened.cut else 0, detail)
+        cache.run(cmd.RecordSpills(at_us=clock.now_us(), results=[]))  # a capacity that was lowered holds at once
         if tier is not None:
             _shrink(tier, spill, policy.disk_capacity_bytes)
     except CacheSuspended as why:
@@ -96,6 +86,25 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     if settings.cache_warmup and settings.boundary_snapshot and engine.facts.reuse == "snapshot":
         loop.warmup = questions.warmup = WarmUp(reuse, engine, settings.prefill_chunk_size)
     return Parts(loop, cache, opened.writer, spill, restorer, tier)
+
+
+def _settle_disk(
+    settings: Settings, cache: CacheService, tier: Any, spill: Any, log_cut_bytes: int, detail: str
+) -> int:
+    """Make the difference between state and disk tier into events; returns how many pieces are missing.
+
+    A tier that can't be opened now says nothing about its pieces: they count as there until it can be asked again.
+    """
+    stored = {blob.key: blob.stored_bytes for blob in cache.state.blobs.values() if blob.disk_state == STORED}
+    inventory = tier.inventory() if tier is not None else (stored if settings.disk_active else {})
+    missing = sum(key not in inventory for key in stored)
+    if missing and tier is not None:
+        log.warning("disk tier: %d pieces that were stored are missing; they are computed again", missing)
+    orphans = settle(cache, inventory, log_cut_bytes, detail)
+    if orphans and spill is not None:
+        log.info("disk tier: %d pieces that nothing refers to are deleted", len(orphans))
+        spill.delete(0, orphans)
+    return missing
 
 
 def close(parts: Parts, hurry: Callable[[], bool] = lambda: False) -> None:

@@ -97,10 +97,14 @@ def live_budget(settings: Settings, facts: ModelFacts, memory: dict[str, int]) -
     return 0 if left is None else max(1, left // 2)
 
 
-def software_versions() -> dict[str, str]:
-    """Return versions that a reader of the log may want to know."""
+def software_versions(settings: Settings) -> dict[str, str]:
+    """Return versions that a reader of the log may want to know, and the size of prefill's steps (what-if needs it)."""
     names = ("mlxcel", "mlx", "mlx-lm", "lmdb")
-    found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    found = {
+        "prefill_chunk_tokens": str(settings.prefill_chunk_size),
+        "python": platform.python_version(),
+        "system": platform.platform(terse=True),
+    }
     for name in names:
         try:
             found[name] = importlib.metadata.version(name)
