@@ -25,6 +25,7 @@ log = logging.getLogger("mlxcel")
 DRAIN_S = 20.0  # running answers may take this long after SIGTERM
 CHECKPOINT_LOOK_S = 60.0
 CHECK_S = 900.0
+COMPACT_S = 7 * 86400.0
 MEMORY_LOOK_S = 5.0
 
 
@@ -158,7 +159,14 @@ class Daemon:
                 log.error("the cache's state is not whole: %s", "; ".join(found["broken"][:5]))
             return found
 
+        def compact() -> Any:
+            if parts.tier is None:
+                return "there is no disk tier"
+            before, after = parts.tier.compact()  # on this thread; reads and writes of the tier wait, answers don't
+            return {"bytes_before": before, "bytes_after": after}
+
         return {
+            "compact": (COMPACT_S, compact),
             "check": (CHECK_S, check),
             "memory": (MEMORY_LOOK_S, relieve),
             "sweep": (self.settings.sweep_interval_s, lambda: self.service.post("chore", sweep)),

@@ -141,14 +141,25 @@ async def admin_run_job(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Waits for its end. A job that is running already is a 409."""
     context = context_of(request)
     body = await read_json(request, JobBody, context.settings.max_json_depth)
-    if body.name not in [job["name"] for job in context.jobs.listing()]:
-        raise ApiError("not_found", f"There is no job {body.name[:40]!r}.", param="name")
-    if not await asyncio.to_thread(context.jobs.run, body.name):
+    return await _run_job(context, body.name)
+
+
+async def _run_job(context: HttpContext, name: str) -> ASGIResponse:
+    if name not in [job["name"] for job in context.jobs.listing()]:
+        raise ApiError("not_found", f"There is no job {name[:40]!r}.", param="name")
+    if not await asyncio.to_thread(context.jobs.run, name):
         raise ApiError("conflict", "That job is running already.", param="name")
-    return json_reply(next(job for job in context.jobs.listing() if job["name"] == body.name))
+    return json_reply(next(job for job in context.jobs.listing() if job["name"] == name))
+
+
+@post("/admin/compact", status_code=200, summary="Rewrite the disk tier's file without its free pages")
+async def admin_compact(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """Runs the job of that name and waits for its end."""
+    return await _run_job(context_of(request), "compact")
 
 
 HANDLERS = (
+    admin_compact,
     admin_state,
     admin_sweep,
     admin_checkpoint,

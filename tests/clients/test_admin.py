@@ -131,7 +131,7 @@ def test_events_stream_as_they_come(daemon: Daemon) -> None:
 def test_jobs_run_by_hand_and_say_how_it_went(daemon: Daemon) -> None:
     """Each job has a next run; one run by hand shows its start and no error; an unknown one is a 404."""
     jobs = {job["name"]: job for job in get(daemon, "jobs")["jobs"]}
-    assert {"sweep", "checkpoint", "check"} <= set(jobs)
+    assert {"sweep", "checkpoint", "check", "compact"} <= set(jobs)
     for name, job in jobs.items():
         assert job["next"]
         ran = post(daemon, "jobs/run", name=name)
