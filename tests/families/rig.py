@@ -13,6 +13,7 @@ from mlxcel.config.settings import Settings
 from mlxcel.core import tokens as token_bytes
 from mlxcel.engine.engine import LiveCache, MlxEngine
 from mlxcel.ports import CacheOptions, CacheScope, Delta, Failed, Finished, GenerateRequest, SamplingParams, StepToken
+from mlxcel.service.job import ONE_PASS_TOKENS
 from mlxcel.service.rates import Rates
 
 CHUNK = 16  # smaller than every window: a ring that has wrapped hides behind bigger chunks
@@ -150,16 +151,15 @@ def reference(engine: MlxEngine, ask: Ask, cached: int = 0, decoded: tuple[int, 
     one by one, as the answer of an earlier turn was, if `cached` reaches behind them. The cache stays live throughout.
     """
     ids, cache = ask.ids, engine.new_cache()
-    cuts = (*(ask.boundaries if engine.facts.reuse == "snapshot" else ()), cached)
     begin, end = decoded
     if begin < end <= cached:
-        _prefill(engine, cache, ids, begin - 1, cuts, one_pass=True)
+        _prefill(engine, cache, ids[:begin], [at for at in ask.boundaries if at < begin], cached)
         row = _start(engine, cache, ids[:begin], ids[begin:end], end - begin + 1)
         for _ in range(end - begin):
             engine.decode_step()
         cache, covered = engine.finish_row(row)
         assert begin - 1 + token_bytes.count(covered) == end
-    _prefill(engine, cache, ids, len(ids) - 1, cuts, one_pass=True)
+    _prefill(engine, cache, ids, ask.boundaries, cached)
     row = _start(engine, cache, ids, (), ask.max_tokens)
     tokens, logprobs = [], []
     while len(tokens) < ask.max_tokens:
@@ -184,19 +184,14 @@ def unsplit(engine: MlxEngine, ids: Sequence[int]) -> dict[int, float]:
     return dict(step.top)
 
 
-def _prefill(
-    engine: MlxEngine,
-    cache: LiveCache,
-    ids: Sequence[int],
-    stop: int,
-    boundaries: Sequence[int],
-    one_pass: bool = False,
-) -> None:
-    """Prefill up to `stop`; with `one_pass` leave to the last token's pass what the service leaves to it (`Job.in_one_pass`)."""
+def _prefill(engine: MlxEngine, cache: LiveCache, ids: Sequence[int], boundaries: Sequence[int], cached: int) -> None:
+    """Prefill as the loop does: on the grid, at captured positions, at `cached`; a short end is left to the last pass."""
+    stop = len(ids) - 1
+    captures = (boundaries or [stop]) if engine.facts.reuse == "snapshot" else []
     while cache.tokens < stop:
         grid = (cache.tokens // CHUNK + 1) * CHUNK
-        end = min([grid, stop, *(at for at in boundaries if at > cache.tokens)])
-        if one_pass and end == stop and end not in boundaries:
+        end = min([grid, stop, *(at for at in (*captures, cached) if at > cache.tokens)])
+        if end == stop < cache.tokens + ONE_PASS_TOKENS and end not in captures:
             return
         engine.prefill(cache, token_bytes.from_ids(ids[cache.tokens : end]))
 
