@@ -65,6 +65,8 @@ def make_policy(settings: Settings, facts: ModelFacts, config: dict[str, Any], m
         donate_cancelled=settings.donate_cancelled,
         strict_template_bucket=settings.strict_template_bucket,
         memory_cap_bytes=memory_cap(settings, facts, memory),
+        serves_model=facts.name,
+        serves_fingerprint=facts.fingerprint,
     )
 
 

@@ -11,7 +11,8 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
 
     A time to live of 0 means never. `ranking`: "leaf-lru" (least recent leaf piece) or "entry-lru" (the guide's: whole
     entries). `memory_cap_bytes`: entries, snapshots and live KV together; 0 is no cap.
-    `low_water_percent`: once a memory budget is full, it is drained to this share of it. New fields go at the end, with a
+    `low_water_percent`: once a memory budget is full, it is drained to this share of it. `serves_*`: the model now loaded; what another
+    fingerprint of the same name left on disk is useless and goes first. New fields go at the end, with a
     default.
     """
 
@@ -34,6 +35,8 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     strict_template_bucket: bool = False
     memory_cap_bytes: int = 0
     low_water_percent: int = 100
+    serves_model: str = ""
+    serves_fingerprint: str = ""
 
     @property
     def active(self) -> bool:

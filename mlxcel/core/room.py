@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
+from itertools import chain
 
 from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.state import DISK, MEMORY, Node, State
@@ -48,16 +49,28 @@ def make_budget_room(plan: EvictionPlan, new_bytes: int, capacity_bytes: int, ki
 
 
 def make_disk_room(plan: EvictionPlan, need_bytes: int) -> bool:
-    """Free bytes on disk, least recently used first, segments and snapshots together."""
+    """Free bytes on disk: first what a changed model made useless, then the least recently used, of either kind."""
     if need_bytes <= 0:
         return True
     start = plan.freed_bytes(DISK)
-    for node in _by_age(plan.state, DISK, BOTH):
+    stale = _useless_namespaces(plan.state)
+    first = (node for node in _by_age(plan.state, DISK, BOTH) if node.namespace in stale) if stale else ()
+    for node in chain(first, _by_age(plan.state, DISK, BOTH)):
         if plan.evictable(node, DISK):
             plan.evict(node, DISK, "lru")
             if plan.freed_bytes(DISK) - start >= need_bytes:
                 return True
     return False
+
+
+def _useless_namespaces(state: State) -> set[int]:
+    """Return namespaces of the served model's name whose fingerprint is not the one now loaded."""
+    policy = state.policy
+    return {
+        namespace.id
+        for namespace in state.namespaces.values()
+        if namespace.model_id == policy.serves_model and namespace.key.model_fingerprint != policy.serves_fingerprint
+    }
 
 
 def limit_entries(plan: EvictionPlan, replaced: int, incoming: int = 1) -> bool:

@@ -4,6 +4,7 @@ import pytest
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core.keys import NamespaceKey
 from tests.core.world import World, brief
 
 
@@ -118,6 +119,21 @@ def test_disk_is_kept_within_its_capacity() -> None:
         ("evicted", 4, "disk", "lru", 40), ("evicted", 3, "disk", "lru", 80), ("evicted", 2, "disk", "lru", 80),
     ]  # fmt: skip
     assert world.state.disk_bytes == 200
+
+
+def test_what_a_changed_model_left_on_disk_goes_first() -> None:
+    """Pieces of another fingerprint under the served model's name leave before older pieces that still are of use."""
+    world = World(
+        write_policy="behind", disk_capacity_bytes=250, serves_model="model", serves_fingerprint="model",
+        key=NamespaceKey("model", block_size=4),
+    )  # fmt: skip
+    world.store(range(20))
+    world.write_all()
+    useless = world.open(NamespaceKey("model before", block_size=4))
+    world.store(range(100, 104), namespace=useless)
+    world.write_all()
+    world.store(range(200, 204))
+    assert brief(world.write_all())[-1] == ("evicted", 6, "disk", "lru", 40)
 
 
 def test_nothing_is_written_that_could_not_stay() -> None:
