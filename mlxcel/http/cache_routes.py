@@ -18,7 +18,11 @@ from mlxcel.http.schemas import ProbeBody
 
 @get("/v1/cache/stats", summary="Counts of the prompt cache")
 async def cache_stats(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """A flat object: the fold over the events of this process. A tenant sees its own entries and requests only."""
+    """A flat object: the fold over the events of this process. A tenant sees its own entries and requests only.
+
+    The guide's names; `paged_*` is left out, since there is no pool of blocks here whose use could be told, and
+    `last_reject_request` (the request's id) stands for its `last_reject_seq_id`.
+    """
     context, tenant = context_of(request), tenant_of(request)
     if not tenant:
         return json_reply(await context.ask("stats"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mlxcel.http.metrics import REJECT_REASONS
 from tests.e2e.daemon import Daemon
 from tests.e2e.test_road import prompt
 
@@ -76,6 +77,26 @@ def test_each_series_moves_by_what_happened(daemon: Daemon) -> None:
         assert answer.status_code == 200
         found = moved(before, series(daemon))
         assert {key: found.get(key) for key in expected} == expected
+
+
+# Facts sheet of the guide, 2.1, without paged_* and last_reject_seq_id: see the route's description.
+STATS = """enabled apc_enabled block_size hash kv_cache_mode_effective entries bytes capacity_bytes max_entries hits lookups
+hit_rate inserts evictions_lru evictions_ttl rejections_oversized total_blocks_stored unique_block_hashes apc_active_entries
+snapshot_entries snapshot_bytes snapshot_capacity_bytes snapshot_max_entries snapshot_bytes_per_entry snapshot_hits
+snapshot_lookups snapshot_hit_rate snapshot_inserts snapshot_warmups_run snapshot_warmups_skipped snapshot_evictions_lru
+snapshot_evictions_ttl snapshot_supersedes snapshot_self_evictions snapshot_rejections_oversized last_reject_reason
+last_reject_request last_reject_context_len last_reject_entry_len last_reject_at_unix_ms"""
+
+
+def test_stats_have_the_guides_fields(daemon: Daemon, tmp_path: Path, talker: Path) -> None:
+    """Every field is there, flat and with a refusal count a reason, also when the cache is switched off."""
+    reasons = {f"reject_{reason}" for reason in REJECT_REASONS}
+    with Daemon(talker, tmp_path / "data", "--no-prompt-cache") as off:
+        without = off.stats()
+    for stats in (daemon.stats(), without):
+        assert {*STATS.split(), *reasons} <= set(stats)
+        assert not [name for name, value in stats.items() if isinstance(value, dict | list)]
+    assert (without["enabled"], without["entries"], without["hits"]) == (False, 0, 0)
 
 
 def test_odd_names_add_no_series(daemon: Daemon) -> None:
