@@ -21,13 +21,13 @@ def run(bench: Bench) -> None:
     """Measure each length with prompts and a data directory of its own."""
     model = bench.need_model()
     bare = Bare(load(model, bench.folder))
-    for length in (512, 1024, 2048) if not bench.quick else (256,):
+    for length in (256, 768, 2048) if not bench.quick else (256,):
         _one_length(bench, model, bare, length, vocab=min(bare.engine.facts.vocab_size, 40_000))
 
 
 def _one_length(bench: Bench, model: Path, bare: "Bare", length: int, vocab: int) -> None:
     data = bench.folder / f"data-{length}"
-    count = bench.size(3, 1)
+    count = bench.size(3 if length < 512 else 2, 1)  # long prompts take a minute each
     heads = [workloads.ids(f"{bench.seed}-{length}-{n}", length, vocab) for n in range(count)]
     fresh = iter(range(1_000_000))
 
