@@ -56,8 +56,9 @@ async def admin_reload(request: Request[Any, Any, Any]) -> ASGIResponse:
     limits = await read_json(request, Limits, context.settings.max_json_depth)
     for name in limits.__struct_fields__:
         value = getattr(limits, name)
-        if value is not None and not 0 <= value < 2**53:
-            raise ApiError("invalid_request", f"{name} must be between 0 and 2^53.", param=name)
+        most = 10**10 if name.endswith("_s") else 2**53  # seconds become microseconds of 64 bits
+        if value is not None and not 0 <= value <= most:
+            raise ApiError("invalid_request", f"{name} must be between 0 and {most}.", param=name)
     return json_reply(await context.ask("reload", limits=limits, caller=caller_of(request)))
 
 

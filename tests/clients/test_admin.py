@@ -105,6 +105,7 @@ def test_limits_change_as_an_event(daemon: Daemon) -> None:
     assert record["events"][0]["software"] == {"changed_by": "this machine"}
     post(daemon, "reload", 400, max_entries=-1)
     post(daemon, "reload", 400, unknown=1)
+    post(daemon, "reload", 400, disk_ttl_s=2e15)
     post(daemon, "reload", ttl_s=3600)
 
 
