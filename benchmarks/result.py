@@ -103,7 +103,7 @@ def new_header(seed: int, quick: bool, model: str, started: str) -> Header:
         seed=seed,
         quick=quick,
         model=model,
-        bridge=os.environ.get("MLXCEL_BLAS_BRIDGE", "") or ("preloaded" if os.environ.get("LD_PRELOAD") else "none"),
+        bridge=_bridge(),
         load_before=os.getloadavg()[0],
         started=started,
     )
@@ -123,6 +123,12 @@ def load(path: Path) -> Result:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _bridge() -> str:
+    """Say whether the bridge to a fast BLAS is in this process (Linux)."""
+    maps = Path("/proc/self/maps")
+    return "loaded" if maps.exists() and "fast_blas" in maps.read_text() else "none"
 
 
 def _version(name: str) -> str:
