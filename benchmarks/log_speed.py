@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.harness import Bench
 from mlxcel.core import commands as cmd
 from mlxcel.core.checkpoint import decode_state, encode_state
 from mlxcel.core.decide.table import decide
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 KV_BYTES = 100
 CONVERSATIONS = 400
 SEED = 11
+TITLE = "The log: appending, reading, verifying, starting"
 
 
 def _run(state: State, command: cmd.Command) -> bytes:
@@ -77,7 +79,9 @@ def make_records(records: int) -> list[bytes]:
         payloads.append(_run(state, cmd.DonatePrefix(
             at_us=now, request=name, generated=from_ids(answer), length=len(prompt) + len(answer), completion_tokens=150
         )))  # fmt: skip
-        queued = [b for b in range(next_blob, state.next_blob) if b in state.blobs and state.blobs[b].disk_state == QUEUED]
+        queued = [
+            b for b in range(next_blob, state.next_blob) if b in state.blobs and state.blobs[b].disk_state == QUEUED
+        ]
         results = [cmd.SpillResult(b, state.blobs[b].nbytes) for b in queued]
         payloads.append(_run(state, cmd.RecordSpills(at_us=now, results=results)))
         payloads.append(_run(state, cmd.SweepExpired(at_us=now)))
@@ -177,8 +181,29 @@ def measure(records: int, entries: int) -> dict[str, object]:
         "checkpoint_bytes": len(checkpoint),
         "start_s": round(clock.wall["start"], 3),
         "start_processor_s": round(clock.processor["start"], 3),
-        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1 << 20),
+        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        // (1024 if sys.platform == "linux" else 1 << 20),
     }
+
+
+def run(bench: Bench) -> None:
+    """Book what `measure` finds, for a log of moderate size."""
+    found = measure(bench.size(100_000, 2_000), bench.size(20_000, 200))
+    for kind, words in (
+        ("records_per_s", "records a second"),
+        ("records_per_processor_s", "records a processor second"),
+    ):
+        rates = found[kind]
+        assert isinstance(rates, dict)
+        for step, rate in rates.items():
+            bench.value(f"{step}, {words}", [rate], "1/s", "higher")
+    for name, words, unit in (
+        ("payload_bytes_per_record", "bytes a record", "B"),
+        ("start_s", f"start from a checkpoint of {found['checkpoint_entries']} entries", "s"),
+    ):
+        amount = found[name]
+        assert isinstance(amount, int | float)
+        bench.value(words, [amount], unit)
 
 
 def main() -> None:
