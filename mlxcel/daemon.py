@@ -17,8 +17,10 @@ import uvicorn
 from mlxcel import bootstrap
 from mlxcel.config.settings import Settings
 from mlxcel.config.tenants import tenant_keys
+from mlxcel.pins import pin_files
 from mlxcel.pressure import KEEP_SHARE, pressure
 from mlxcel.schedule import Jobs
+from mlxcel.service.loop import EngineLoop
 
 log = logging.getLogger("mlxcel")
 
@@ -129,6 +131,8 @@ class Daemon:
             return
         self.jobs.start(self._chores(parts))
         self._say_hello(port, parts.loop.engine.facts.name)
+        if self.settings.pin_prefix:
+            self._pin(parts.loop)
         try:
             parts.loop.run()
         except BaseException:
@@ -138,6 +142,12 @@ class Daemon:
             self.jobs.stop()
             bootstrap.close(parts, hurry=lambda: self._signals > 1)
             self._end_server()
+
+    def _pin(self, loop: EngineLoop) -> None:
+        """Compute pinned prefixes beside everything else: the daemon answers before they are there."""
+        self.service.set_phase("ready", facts=loop.engine.facts)
+        work = partial(pin_files, self.settings.pin_prefix, self.service, loop.engine.facts)
+        threading.Thread(target=work, name="pin-prefix", daemon=True).start()
 
     def _chores(self, parts: bootstrap.Parts) -> dict[str, tuple[float, Any]]:
         def sweep() -> None:

@@ -176,6 +176,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         CACHE, "Tokens that a prefix must have to be kept or reused", kinds.integer(1),
         (flag("--prompt-cache-min-prefix"),), (Env("MLXCEL_PROMPT_CACHE_MIN_PREFIX"),),
     )] = 32
+    pin_prefix: Annotated[tuple[Path, ...], Option(
+        CACHE, "A file (system prompt, or a chat body as JSON) whose prefix is computed at start and stays; may be repeated",
+        kinds.PATH, (flag("--pin-prefix"),), (Env("MLXCEL_PIN_PREFIX"),), default_text="none", repeat=True,
+    )] = ()
     strict_template_bucket: Annotated[bool, Option(
         CACHE, "Reuse only between requests of one template signature, as the guide has it", kinds.BOOL,
         on_off("--strict-template-bucket"), (Env("MLXCEL_STRICT_TEMPLATE_BUCKET"),),

@@ -10,10 +10,9 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     """Limits of the cache. Byte sizes are raw KV bytes in memory, stored (compressed) bytes on disk; times in microseconds.
 
     A time to live of 0 means never. `ranking`: "leaf-lru" (least recent leaf piece) or "entry-lru" (the guide's: whole
-    entries). `memory_cap_bytes`: entries, snapshots and live KV together; 0 is no cap.
-    `low_water_percent`: once a memory budget is full, it is drained to this share of it. `serves_*`: the model now loaded; what another
-    fingerprint of the same name left on disk is useless and goes first. New fields go at the end, with a
-    default.
+    entries). `memory_cap_bytes`: entries, snapshots and live KV together; 0 is no cap. `low_water_percent`: a memory budget
+    that is full is drained to this share of it. `serves_*`: the model now loaded; what another fingerprint of the same name
+    left on disk is useless and goes first. New fields go at the end, with a default.
     """
 
     enabled: bool = True
