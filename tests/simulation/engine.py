@@ -110,6 +110,7 @@ class PretendEngine:
         return PretendCache(rows, length)
 
     def start_row(self, cache: PretendCache, last: int, context: bytes, params: SamplingParams, max_tokens: int) -> int:
+        cache.feed(context[cache.length * TOKEN_BYTES :], self.growing)  # the end of the prompt, in one pass
         expected = rows_after(b"", context)
         expected = expected if self.growing else expected[-ROW_BYTES:]
         if cache.rows != expected:
