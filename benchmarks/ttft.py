@@ -8,9 +8,8 @@ from benchmarks import workloads
 from benchmarks.client import Client, Timing
 from benchmarks.harness import Bench
 from benchmarks.lab import assembled, load, pieces_of
+from benchmarks.read_back import bare_reading
 from benchmarks.servers import Daemon
-from mlxcel.core.match import match_prefix
-from mlxcel.core.tokens import from_ids
 
 TITLE = "Time to first token"
 NEW_TOKENS = 32
@@ -40,7 +39,7 @@ def _one_length(bench: Bench, model: Path, bare: "Bare", length: int, vocab: int
         cold = [_cold(client, head) for head in heads]
         memory, ready, ready_again = _beside_bare(bench, client, bare, heads[0], again)
         daemon.stop()
-    bare_read = bare.read_back(data, heads[0])
+    bare_read = [bare_reading(model, data, head)[0] for head in heads]
     with Daemon(model, data) as daemon:
         client = daemon.client()
         client.complete(workloads.ids("warm-2", 64, vocab))
@@ -138,29 +137,3 @@ class Bare:
         started = time.perf_counter()
         next(generate_step(prompt, self.engine._model, max_tokens=1, prompt_cache=cache.layers))
         return time.perf_counter() - started
-
-    def read_back(self, data_dir: Path, prompt: list[int], rounds: int = 3) -> list[float]:
-        """Return seconds to read, check, decode and copy a prompt's pieces into a live cache, on one thread."""
-        from mlxcel.service.recover import fold_log
-        from storage.event_log.recovery import open_log
-        from storage.lmdb_tier.tier import LmdbTier
-
-        opened = open_log(data_dir / "log")
-        state = fold_log(opened.checkpoint, opened.tail).state
-        opened.writer.close()
-        namespace = state.namespaces[next(iter(state.namespaces))]
-        found = match_prefix(state, namespace, from_ids(prompt))
-        nodes = [*found.path, *([state.nodes[found.partial]] if found.partial else [])]
-        blobs = {node.blob: state.blobs[node.blob].key for node in nodes}
-        tier, samples = LmdbTier.open(data_dir / "kv"), []
-        for _ in range(rounds):
-            started = time.perf_counter()
-            pieces = {blob: self.engine.piece_from_parts(tier.read(key)) for blob, key in blobs.items()}
-            end, runs = found.length, []
-            for node in nodes:
-                used = min(node.end, end) - node.start
-                runs.append((pieces[node.blob], node.row, node.row + used))
-            self.engine.assemble(runs, None, len(prompt) + 256)
-            samples.append(time.perf_counter() - started)
-        tier.close()
-        return samples
