@@ -66,8 +66,15 @@ def _pack(n: Node) -> list[Any]:
 
 
 def decode_state(payload: bytes) -> State:
-    """Rebuild a state from bytes. Raises msgspec.ValidationError for bytes that are no checkpoint."""
+    """Rebuild a state from bytes. Raises msgspec.MsgspecError, KeyError or ValueError for bytes that are no checkpoint."""
     c = _decoder.decode(payload)
+    try:
+        return _state_of(c)
+    except (TypeError, IndexError, OverflowError, AttributeError) as fault:
+        raise ValueError(f"the checkpoint contradicts itself: {fault}") from fault
+
+
+def _state_of(c: Checkpoint) -> State:
     state = State()
     state.now_us, state.policy, state.logic_version = c.now_us, c.policy, c.logic_version
     state.next_namespace, state.next_node, state.next_blob, state.next_entry = c.next_ids

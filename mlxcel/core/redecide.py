@@ -1,6 +1,7 @@
 """Deciding a recorded history again: the same two functions that the server runs, over records read back from its log."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -36,15 +37,26 @@ class Divergence(msgspec.Struct, frozen=True):
     decided: str
 
 
+@contextmanager
+def _fitting(seq: int) -> Iterator[None]:
+    """Name as damage what only a record that contradicts the state before it can raise."""
+    try:
+        yield
+    except (TypeError, IndexError, OverflowError, AttributeError) as fault:
+        raise ValueError(f"record {seq} does not fit what came before: {fault}") from fault
+
+
 def fold(state: State, payloads: Iterable[Logged]) -> Iterator[Step]:
     """Apply records to `state` in order, yielding each; a checkpoint in the middle changes nothing.
 
-    To start from a checkpoint, decode it and pass what follows it.
+    To start from a checkpoint, decode it and pass what follows it. Raises msgspec.MsgspecError, KeyError, ValueError or
+    AssertionError for a record that can't be read or does not fit.
     """
     for logged in payloads:
         if not logged.checkpoint:
-            record = expand_record(state, decode_record(logged.payload))
-            apply(state, record.command.at_us, record.events)
+            with _fitting(logged.seq):
+                record = expand_record(state, decode_record(logged.payload))
+                apply(state, record.command.at_us, record.events)
             yield Step(logged.seq, record)
 
 
@@ -65,11 +77,12 @@ def verify(payloads: Iterable[Logged], stop_at_first: bool = True) -> tuple[Stat
             fresh = False
         else:
             fresh = False
-            record = expand_record(state, decode_record(logged.payload))
-            if state.logic_version == LOGIC_VERSION:
-                decided += 1
-                found += _compare(state, logged.seq, record)
-            apply(state, record.command.at_us, record.events)
+            with _fitting(logged.seq):
+                record = expand_record(state, decode_record(logged.payload))
+                if state.logic_version == LOGIC_VERSION:
+                    decided += 1
+                    found += _compare(state, logged.seq, record)
+                apply(state, record.command.at_us, record.events)
         if found and stop_at_first:
             break
     return state, decided, found

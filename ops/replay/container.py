@@ -61,9 +61,11 @@ def read_rows(path: Path, form: str) -> Iterator[list[Any]]:
     read = 0
     for row in values:
         if isinstance(row, list) and row[:1] == ["end"]:
-            if row[1] != read:
-                raise BadFile(f"{path}: {read} rows, {row[1]} were written")
+            if row[1:] != [read]:
+                raise BadFile(f"{path}: {read} rows; its end mark says {row[1:]}")
             return
+        if not isinstance(row, list):
+            raise BadFile(f"{path}: row {read + 1} is no row")
         yield row
         read += 1
     raise BadFile(f"{path} ends after {read} rows, before its end mark")
@@ -73,6 +75,8 @@ def _header(path: Path, values: Iterator[Any]) -> tuple[str, dict[str, Any]]:
     header = next(values, None)
     if not (isinstance(header, list) and len(header) == 3 and str(header[0]).startswith("mlxcel-")):
         raise BadFile(f"{path} is no file of ours")
+    if not (isinstance(header[0], str) and isinstance(header[1], int) and isinstance(header[2], dict)):
+        raise BadFile(f"{path}: damaged header")
     if header[1] > VERSION:
         raise BadFile(f"{path} has version {header[1]}; this program knows versions up to {VERSION}")
     return header[0], header[2]

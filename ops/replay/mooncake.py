@@ -5,6 +5,7 @@ Fields: `timestamp` (ms), `input_length`, `output_length` (tokens), `hash_ids`.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -13,10 +14,14 @@ from mlxcel.core.whatif.blocks import BlockArrival
 BLOCK_TOKENS = 512
 
 
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+_Length = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+
+
 class _Line(msgspec.Struct):
-    timestamp: float
-    input_length: int
-    output_length: int
+    timestamp: _Milliseconds
+    input_length: _Length
+    output_length: _Length
     hash_ids: list[int]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -65,7 +66,7 @@ class History:
     def _all(self) -> Iterator[Logged]:
         if self._reader is None:
             for row in read_rows(self.path, HISTORY):
-                yield _upcast(Logged(*row))
+                yield _upcast(_row(self.path, row))
             return
         for seq, payload, checkpoint in self._reader.flagged_records():
             yield _upcast(Logged(seq, checkpoint, payload))
@@ -81,3 +82,10 @@ def _upcast(logged: Logged) -> Logged:
 def read_log(path: Path) -> Iterator[Logged]:
     """Yield a history's records. Raises as `History`."""
     return iter(History(path))
+
+
+def _row(path: Path, row: list[Any]) -> Logged:
+    match row:
+        case [int(seq), bool(checkpoint), bytes(payload)]:
+            return Logged(seq, checkpoint, payload)
+    raise BadFile(f"{path}: a row that is no record")

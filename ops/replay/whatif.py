@@ -141,8 +141,9 @@ def load_arrivals(path: Path, kv_bytes_per_token: int = 0) -> Arrivals:
         return _arrivals_of_history(path, kv_bytes_per_token)
     if is_container(path):
         _, notes = read_header(path)
-        trace = build_trace((BlockArrival(row[0], tuple(row[1]), *row[2:]) for row in read_rows(path, ARRIVALS)),
-                            notes["block_tokens"])  # fmt: skip
+        names = BlockArrival.__struct_fields__
+        rows = (dict(zip(names, row, strict=False)) for row in read_rows(path, ARRIVALS))
+        trace = build_trace((msgspec.convert(row, BlockArrival) for row in rows), notes["block_tokens"])
         return Arrivals(trace, trace.block_tokens * (kv_bytes_per_token or EXAMPLE_KV_BYTES))
     trace = build_trace(read_mooncake(path), BLOCK_TOKENS)
     return Arrivals(trace, BLOCK_TOKENS * (kv_bytes_per_token or EXAMPLE_KV_BYTES))
