@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -35,7 +35,7 @@ def tidy(directory: Path) -> None:
             path.unlink()
 
 
-def steps(directory: Path, settings: LogSettings, frontier: Frontier, now_s: float) -> Iterator[None]:
+def steps(directory: Path, settings: LogSettings, frontier: Frontier, now_s: float) -> Generator[None, None, None]:
     """Do the work; yields after each piece of about a millisecond. Raises OSError, LogError."""
     if settings.compress_level > 0:
         for segment in list_segments(directory):

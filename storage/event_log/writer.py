@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from storage.errors import LogError, LogUnavailable
@@ -45,7 +45,7 @@ class LogWriter:
         self._checkpoint_bytes = position.checkpoint_bytes
         self._tail_bytes = max(0, position.offset - position.checkpoint_bytes)
         self._opened_s = position.created_s or wall()
-        self._upkeep: Iterator[None] | None = self._begin_upkeep()
+        self._upkeep: Generator[None, None, None] | None = self._begin_upkeep()
         self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
         self._thread.start()
 
@@ -140,6 +140,8 @@ class LogWriter:
             while (batch := self._next_batch()) is not None:
                 self._write(batch)
                 self._step_upkeep()
+            if self._upkeep is not None:
+                self._upkeep.close()  # half a compressed copy and its descriptor go with it
             if self._failed:
                 self._output.abandon(self._durable_offset)
             else:
@@ -187,7 +189,7 @@ class LogWriter:
             self._durable, self._durable_offset = seq, self._output.offset
             self._settled.notify_all()
 
-    def _begin_upkeep(self) -> Iterator[None]:
+    def _begin_upkeep(self) -> Generator[None, None, None]:
         frontier = upkeep.Frontier(self._output.first_seq, self._output.checkpoint_segment)
         return upkeep.steps(self._directory, self._settings, frontier, self._wall())
 
