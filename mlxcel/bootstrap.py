@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,14 +253,3 @@ def new_service(settings: Settings) -> GenerationService:
     )
     limits.timeout_s, limits.decode_timeout_s = settings.timeout_s, settings.decode_timeout_s
     return GenerationService(limits, steady_s)
-
-
-def run(settings: Settings) -> int:
-    """Run the daemon until a signal; returns the exit code."""
-    from mlxcel.daemon import Daemon
-
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
-    logging.Formatter.converter = time.localtime
-    return Daemon(settings).run()

@@ -5,94 +5,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import msgspec
 
 from mlxcel.commands.cache import cache, prefix
 from mlxcel.commands.machine import doctor, service
+from mlxcel.commands.options import GroupedCommand, fail, loaded, settings_options
 from mlxcel.config import show
-from mlxcel.config.load import BadSetting, Loaded, load, table
-from mlxcel.config.option import Flag, Option
 from mlxcel.config.settings import default_data_dir
-
-USAGE_EXIT = 2
-
-
-class GroupedCommand(click.Command):
-    """A command whose help shows the settings under their groups."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section a group, in the order of the table."""
-        by_name = {param.name: param for param in self.params}
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, row in table().items():
-            lines = _help_lines(name, row)
-            if lines:
-                sections.setdefault(row.group, []).extend(lines)
-        others = [param.get_help_record(ctx) for key, param in by_name.items() if key in ("as_json", "help")]
-        sections["Other"] = [record for record in others if record]
-        environment = [(row.env[0].name, show.help_words(name, row)) for name, row in table().items() if not row.flags]
-        sections["By environment only"] = environment
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records, col_max=34)
-
-
-def _spelling(flag: Flag, row: Option) -> str:
-    metavar = (flag.kind or row.kind).metavar
-    if flag.sets is not None:
-        return ", ".join(flag.names)
-    return ", ".join(flag.names) + (f"[={metavar}]" if flag.bare is not None else f" {metavar}")
-
-
-def _help_lines(name: str, row: Option) -> list[tuple[str, str]]:
-    if not row.flags:
-        return []
-    first, *others = row.flags
-    lines = [(_spelling(first, row), show.help_words(name, row))]
-    return lines + [(_spelling(flag, row), f"{flag.help}.") for flag in others]
-
-
-def _settings_options() -> list[click.Parameter]:
-    """Return click's options for every flag of the table. Values stay text: the table's own parsers judge them."""
-    options: list[click.Parameter] = []
-    for name, row in table().items():
-        for index, flag in enumerate(row.flags):
-            words: dict[str, Any] = {"default": None, "help": name}
-            if flag.sets is not None:
-                words.update(is_flag=True, flag_value=flag.sets, type=str)
-            elif flag.bare is not None:
-                words.update(is_flag=False, flag_value=flag.bare, type=str)
-            else:
-                words.update(type=str, multiple=row.repeat)
-            options.append(click.Option([*flag.names, f"{name}__{index}"], **words))
-    return options
-
-
-def _load(chosen: dict[str, Any]) -> Loaded:
-    given: dict[str, Any] = {}
-    for name, row in table().items():
-        for index, flag in enumerate(row.flags):
-            text = chosen.get(f"{name}__{index}")
-            if text is not None and text != ():
-                given[flag.name] = text
-    try:
-        return load(given, os.environ)
-    except BadSetting as error:
-        _fail(str(error), USAGE_EXIT)
-
-
-def loaded_from(flags: list[str]) -> Loaded:
-    """Return the settings that `serve` would have with these flags. Ends the process for a bad one."""
-    return _load(serve.make_context("serve", flags, resilient_parsing=False).params)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    click.echo(f"mlxcel: {message}", err=True)
-    sys.exit(code)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -103,8 +25,8 @@ def main() -> None:
 
 def _serve(**chosen: Any) -> None:
     """Start the daemon. A flag wins over its environment variable, which wins over the default."""
-    loaded = _load(chosen)
-    if loaded.settings.fast_blas:
+    found = loaded(chosen)
+    if found.settings.fast_blas:
         from mlxcel.native.build import restart_with_bridge
 
         restart_with_bridge(threads=max(1, (os.cpu_count() or 1) // 2))
@@ -112,21 +34,21 @@ def _serve(**chosen: Any) -> None:
     from mlxcel.models.install import resolve
 
     try:
-        model = resolve(loaded.settings.model, loaded.settings.data_dir)
+        model = resolve(found.settings.model, found.settings.data_dir)
     except ModelError as error:
-        _fail(str(error), error.exit_code)
-    from mlxcel.bootstrap import run
+        fail(str(error), error.exit_code)
+    from mlxcel.daemon import run
 
-    sys.exit(run(msgspec.structs.replace(loaded.settings, model=model)))
+    sys.exit(run(msgspec.structs.replace(found.settings, model=model)))
 
 
 def _config(as_json: bool, **chosen: Any) -> None:
     """Print the settings in effect and where each came from. Takes the flags of serve."""
-    loaded = _load(chosen)
+    found = loaded(chosen)
     if as_json:
-        click.echo(json.dumps(show.as_plain(loaded), indent=2))
+        click.echo(json.dumps(show.as_plain(found), indent=2))
         return
-    rows = show.rows(loaded)
+    rows = show.rows(found)
     widths = [max(len(row[column]) for row in rows) for column in (1, 2)]
     group = ""
     for title, name, value, origin in rows:
@@ -138,8 +60,8 @@ def _config(as_json: bool, **chosen: Any) -> None:
 
 _JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of a table.")
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-serve = GroupedCommand("serve", _CONTEXT, _serve, _settings_options(), help=_serve.__doc__)
-config = GroupedCommand("config", _CONTEXT, _config, [_JSON_FLAG, *_settings_options()], help=_config.__doc__)
+serve = GroupedCommand("serve", _CONTEXT, _serve, settings_options(), help=_serve.__doc__)
+config = GroupedCommand("config", _CONTEXT, _config, [_JSON_FLAG, *settings_options()], help=_config.__doc__)
 main.add_command(serve)
 main.add_command(config)
 main.add_command(cache)
@@ -242,7 +164,7 @@ def _run_model_command(action: Any) -> None:
     try:
         action(ConsoleReport())
     except ModelError as error:
-        _fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code)
 
 
 if __name__ == "__main__":

@@ -216,3 +216,11 @@ def http_settings(settings: Settings, port: int) -> Any:
         default_max_tokens=settings.predict_tokens,
         test_forced_tokens=os.environ.get("MLXCEL_TEST_FORCED_TOKENS") == "1",
     )
+
+
+def run(settings: Settings) -> int:
+    """Run the daemon until a signal; returns the exit code."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
+    return Daemon(settings).run()

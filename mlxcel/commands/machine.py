@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mlxcel.commands import service as unit
+from mlxcel.commands.options import loaded_from
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -15,7 +16,6 @@ from mlxcel.commands import service as unit
 @click.pass_context
 def doctor(ctx: click.Context, flags: tuple[str, ...]) -> None:
     """Check model, memory, disk, permissions, port and versions. Takes the flags of serve."""
-    from mlxcel.cli import loaded_from
     from mlxcel.commands.doctor import findings
 
     found = list(findings(loaded_from(list(flags)).settings))
@@ -34,8 +34,6 @@ def service() -> None:
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def install(no_start: bool, flags: tuple[str, ...]) -> None:
     """Write the file and start the daemon; what follows is given to serve."""
-    from mlxcel.cli import loaded_from
-
     loaded_from(list(flags))  # a bad flag is told now, not in a log file later
     path = unit.install(Path.home(), platform.system(), list(flags))
     click.echo(f"wrote {path}")
