@@ -223,4 +223,7 @@ def run(settings: Settings) -> int:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
+    if settings.log_level != "debug":
+        for chatty in ("apscheduler", "uvicorn"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
     return Daemon(settings).run()
