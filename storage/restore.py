@@ -1,6 +1,7 @@
 """Reading pieces back on a few threads: read, verify, decompress, all without the GIL."""
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +12,11 @@ from storage.errors import StoreUnavailable
 _log = logging.getLogger(__name__)
 
 Done = Callable[[list[list[Part]] | Exception], None]
+
+
+def default_threads() -> int:
+    """Return half of the processors, 2 to 8: one thread decodes about 1.3 GB/s of bf16, a fast SSD reads several times that."""
+    return min(8, max(2, (os.cpu_count() or 2) // 2))
 
 
 class _Job:
@@ -29,16 +35,18 @@ class RestorePool:
 
     The keys of a request are spread over the threads, requests in order of arrival. At most `max_keys` wait: a request
     beyond that is answered with StoreUnavailable at once (through `done`, from a thread); the caller prefills instead.
+    `threads` 0: as many as suit the machine.
     """
 
-    def __init__(self, tier: DiskTier, threads: int = 2, max_keys: int = 65_536) -> None:
+    def __init__(self, tier: DiskTier, threads: int = 0, max_keys: int = 65_536) -> None:
         self._tier, self._max_keys = tier, max_keys
         self._changed = threading.Condition()
         self._waiting: deque[tuple[_Job, int]] = deque()
         self._refused: deque[_Job] = deque()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._run, name=f"restore-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._run, name=f"restore-{number}", daemon=True)
+            for number in range(threads or default_threads())
         ]
         for thread in self._threads:
             thread.start()
