@@ -1,0 +1,1 @@
+"""What strangers may hand us: bytes, bodies, files. Seeded; `slow` variants look longer."""
