@@ -130,7 +130,7 @@ class LmdbTier:
         return decode(key, self.read_encoded(key))
 
     def read_encoded(self, key: bytes) -> memoryview:
-        """Return a copy of the stored bytes, not verified. Raises as `read` does."""
+        """Return the stored bytes, not verified, in memory that this thread's next read uses again. Raises as `read`."""
         self._check_usable()
         with translated(self.directory), self._reading() as txn:
             value = txn.get(key, db=self._index)

@@ -1,5 +1,6 @@
 """What is done inside a transaction: committing a group, copying a piece out, walking the index."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -7,8 +8,11 @@ import lmdb
 import numpy as np
 
 from storage.codec.piece import Encoded
+from storage.codec.planes import Bytes
 from storage.errors import StoredPieceCorrupt
 from storage.lmdb_tier.layout import CHUNK_BYTES, KEY_BYTES, IndexEntry, chunk_key, pack_entry, unpack_entry
+
+_KEEP_BYTES = 64 << 20
 
 
 def apply_group(
@@ -56,9 +60,29 @@ def index_items(txn: Any, index: Any) -> Iterator[tuple[bytes, bytes]]:
         yield bytes(key), bytes(value)
 
 
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.buffer: Bytes = np.empty(0, np.uint8)
+
+
+def _own_memory(nbytes: int) -> Bytes:
+    """Return memory of this thread's own, valid until it asks again: fresh pages cost more than copying into them."""
+    if nbytes > _KEEP_BYTES:
+        return np.empty(nbytes, np.uint8)
+    if _mine.buffer.size < nbytes:
+        _mine.buffer = np.empty(nbytes, np.uint8)
+    return _mine.buffer[:nbytes]
+
+
+_mine = _PerThread()
+
+
 def copy_chunks(txn: Any, data: Any, key: bytes, entry: IndexEntry) -> memoryview:
-    """Copy a piece's chunks out of the map. numpy copies without the GIL, which a page fault would otherwise hold."""
-    copy = np.empty(entry.stored_bytes, np.uint8)
+    """Copy a piece's chunks out of the map. numpy copies without the GIL, which a page fault would otherwise hold.
+
+    The copy is good until this thread makes its next.
+    """
+    copy = _own_memory(entry.stored_bytes)
     at = 0
     for number in range(entry.chunks):
         chunk = txn.get(chunk_key(key, number), db=data)

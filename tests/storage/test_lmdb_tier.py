@@ -425,3 +425,14 @@ def test_index_entries_check_themselves() -> None:
         damaged = bytearray(packed)
         damaged[position] ^= 1
         assert unpack_entry(key_of(1), bytes(damaged)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint32"])
+def test_parts_outlive_the_next_read(tmp_path: Path, dtype: str) -> None:
+    """What one read returned stays as it is when the same thread reads other pieces, of every coding."""
+    tier = LmdbTier.open(tmp_path, OPTIONS)
+    pieces = {key_of(n): some_parts(n, 9_000 - 1_000 * n, dtype) for n in range(4)}
+    tier.write_group(list(pieces.items()), [])
+    read = {key: tier.read(key) for key in pieces}
+    assert {key: plain(parts) for key, parts in read.items()} == {key: plain(parts) for key, parts in pieces.items()}
+    tier.close()
