@@ -35,11 +35,13 @@ def plot_of(answer: Answer) -> str:
 def markdown(result: Result) -> str:
     """Return the report."""
     head = result.header
-    lines = ["# Benchmarks", "", f"Revision {head.revision}{' with changes' if head.dirty else ''}, {head.started}, "]
+    revision = f"Revision {head.revision or 'unknown'}{' with changes' if head.dirty else ''}"
+    lines = ["# Benchmarks", "", f"{revision}, {head.started}, "]
     lines[-1] += f"seed {head.seed}{', quick run' if head.quick else ''}. {head.machine}, {head.cpus} CPUs, "
     lines[-1] += f"{head.memory_bytes / 2**30:.0f} GiB. Load before: {head.load_before:.1f}. Python {head.python}, "
     lines[-1] += ", ".join(f"{name} {version}" for name, version in head.versions.items() if version)
-    lines += [f". Model: {head.model or 'none'}; BLAS bridge: {head.bridge}.", "", *targets(result)]
+    lines[-1] += f". Model: {head.model or 'none'}; BLAS bridge: {head.bridge}."
+    lines += ["", *targets(result)]
     for answer in result.answers:
         lines += ["", *section(result, answer)]
     return "\n".join(lines)
