@@ -7,7 +7,7 @@ import msgspec
 from blake3 import blake3
 
 from mlxcel.core.policy import Policy
-from mlxcel.core.residency import child_key
+from mlxcel.core.residency import child_key, index_cuttable
 from mlxcel.core.state import DISK, MEMORY, Blob, Entry, Namespace, Node, Pin, Request, State
 
 FORMAT = 1
@@ -61,7 +61,7 @@ def _pack(n: Node) -> list[Any]:
     return [
         n.id, n.parent, n.namespace, n.blob, n.row, n.start, n.label, n.last_used_us, n.snapshot, n.origin,
         n.session_key, n.leases, n.pinned, n.memory, n.disk, n.keep_until_us, n.via, n.uses, n.anchored,
-        n.template_sig, n.answer_tokens,
+        n.template_sig, n.answer_tokens, *([True] if n.cuttable else []),  # left out: fingerprints from before it hold
     ]  # fmt: skip
 
 
@@ -91,6 +91,7 @@ def _state_of(c: Checkpoint) -> State:
         node = Node(*packed[:18])
         node.anchored, node.template_sig = packed[18], packed[19]
         node.answer_tokens = packed[20] if len(packed) > 20 else 0  # checkpoints before it was kept
+        node.cuttable = packed[21] if len(packed) > 21 else False
         state.nodes[node.id] = node
     for entry in c.entries:
         state.entries[entry.id] = entry
@@ -118,6 +119,7 @@ def _link(state: State) -> None:
             parent.snapshots = parent.snapshots or {}
             parent.snapshots[node.label] = node.id
             state.session_snapshots.setdefault((node.namespace, node.session_key), {})[node.id] = None
+            index_cuttable(state, node)
         else:
             parent.children = parent.children or {}
             parent.children[child_key(state, node)] = node.id

@@ -77,7 +77,10 @@ class SealPrefix(Command, frozen=True, kw_only=True, tag="seal_prefix.1"):
 
 
 class CaptureSnapshot(Command, frozen=True, kw_only=True, tag="capture_snapshot.1"):
-    """Prefill stands at a planned position of a model whose state can't be cut: keep it. `nbytes`: the state's size."""
+    """Prefill stands at a planned position of a model whose state can't be cut: keep it. `nbytes`: the state's size.
+
+    `cuttable`: the state of any position before this one can be cut out of it (no window has wrapped yet).
+    """
 
     request: str
     length: int
@@ -85,6 +88,7 @@ class CaptureSnapshot(Command, frozen=True, kw_only=True, tag="capture_snapshot.
     origin: str
     awaited: list[int] = []  # snapshots that waiting requests would adopt
     live_bytes: int = 0
+    cuttable: bool = False
 
 
 class DonatePrefix(Command, frozen=True, kw_only=True, tag="donate_prefix.1"):
@@ -102,6 +106,7 @@ class DonatePrefix(Command, frozen=True, kw_only=True, tag="donate_prefix.1"):
     awaited: list[int] = []  # snapshots that waiting requests would adopt
     live_bytes: int = 0
     regime_crossed: bool = False
+    cuttable: bool = False  # as in CaptureSnapshot
 
 
 class EndRequest(Command, frozen=True, kw_only=True, tag="end_request.1"):

@@ -54,7 +54,8 @@ class RequestArrived(Event, frozen=True, tag="request_arrived.1"):
 
 
 class PrefixAdopted(Event, frozen=True, tag="prefix_adopted.1"):
-    """The first `length` tokens come from the cache. `node`: deepest node used, leased until the request ends.
+    """The first `length` tokens come from the cache. `node`: deepest node used, leased until the request ends; a snapshot
+    that ends after `length` is cut there.
 
     `source`: "memory", "disk", "snapshot". `restore`: blobs to be read first. `entry`: the entry credited (0: none).
     """
@@ -127,7 +128,7 @@ class PieceSealed(Event, frozen=True, tag="piece_sealed.1"):
 class SnapshotTaken(Event, frozen=True, tag="snapshot_taken.1"):
     """The whole state at `length` tokens is kept at `node` below `parent`; the last `tail_tokens` are beyond the parent.
     `self_evictions`: how many snapshots of the same session had to go for it. `answer_tokens`: how many of the last
-    tokens are the answer."""
+    tokens are the answer. `cuttable`: the state of any position before its end can be cut out of it."""
 
     request: str
     node: int
@@ -142,6 +143,7 @@ class SnapshotTaken(Event, frozen=True, tag="snapshot_taken.1"):
     spill: bool
     self_evictions: int = 0
     answer_tokens: int = 0
+    cuttable: bool = False
 
 
 class SnapshotSuperseded(Event, frozen=True, tag="snapshot_superseded.1"):

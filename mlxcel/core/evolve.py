@@ -64,7 +64,8 @@ def _prefix_adopted(state: State, e: ev.PrefixAdopted) -> None:
     request = state.requests[e.request]
     request.node, request.adopted, request.kept = e.node, e.length, e.length
     request.source, request.restore, request.entry = e.source, list(e.restore), e.entry
-    state.nodes[e.node].uses += not request.background
+    cut = state.nodes[e.node].snapshot and e.length < state.nodes[e.node].end
+    state.nodes[e.node].uses += not (request.background or cut)
     residency.lease(state, e.node)
     residency.touch(state, e.node)
     if request.background:
@@ -126,7 +127,7 @@ def _snapshot_taken(state: State, e: ev.SnapshotTaken) -> None:
     parent = state.nodes[e.parent]
     node = Node(e.node, e.parent, parent.namespace, e.blob, 0, e.length - e.tail_tokens, label, state.now_us, True)
     node.origin, node.session_key, node.answer_tokens = e.origin, e.session_key, e.answer_tokens
-    node.template_sig = state.requests[e.request].template_sig
+    node.template_sig, node.cuttable = state.requests[e.request].template_sig, e.cuttable
     _add(state, node, Blob(e.blob, e.key, e.nbytes, True), e.spill)
     state.count("snapshot_inserts")
     if e.self_evictions:

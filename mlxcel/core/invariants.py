@@ -137,6 +137,14 @@ def _indexes(state: State) -> list[str]:
             snapshots.setdefault((node.namespace, node.session_key), set()).add(node.id)
     if snapshots != {key: set(members) for key, members in state.session_snapshots.items()}:
         found.append("the snapshots of a session are not those that its index lists")
+    below: dict[int, list[int]] = {}
+    for node in sorted(state.nodes.values(), key=lambda n: n.id):
+        at = node.parent if node.cuttable else 0
+        while at:
+            below.setdefault(at, []).append(node.id)
+            at = state.nodes[at].parent
+    if below != {at: list(members) for at, members in state.cuttable_below.items()}:
+        found.append("the cuttable snapshots below a node are not those that its index lists, oldest first")
     buckets: dict[tuple[int, str], set[int]] = {}
     for entry in state.entries.values():
         buckets.setdefault((entry.namespace, entry.template_sig), set()).add(entry.id)

@@ -1,8 +1,13 @@
 """Small changes to nodes, blobs and recency that `evolve` is built from. Byte counts change here and nowhere else."""
 
+from collections.abc import Iterator
+from typing import TypeVar
+
 from mlxcel.core.pins import unpin_entry
 from mlxcel.core.state import DISK, MEMORY, NOT_STORED, Entry, Node, State
 from mlxcel.core.tokens import TOKEN_BYTES
+
+Key = TypeVar("Key")
 
 
 def child_key(state: State, node: Node) -> bytes:
@@ -19,6 +24,7 @@ def insert(state: State, node: Node) -> None:
         parent.snapshots = parent.snapshots or {}
         parent.snapshots[child_key(state, node)] = node.id
         state.session_snapshots.setdefault((node.namespace, node.session_key), {})[node.id] = None
+        index_cuttable(state, node)
     else:
         parent.children = parent.children or {}
         parent.children[child_key(state, node)] = node.id
@@ -36,6 +42,9 @@ def remove(state: State, node: Node) -> None:
     del table[child_key(state, node)]
     if node.snapshot:
         _drop(state.session_snapshots, (node.namespace, node.session_key), node.id)
+    if node.cuttable:
+        for above in _above(state, node):
+            _drop(state.cuttable_below, above, node.id)
     for entry_id in node.anchored:
         entry = state.entries[entry_id]
         entry.node, entry.length = parent.id, min(entry.length, parent.end)
@@ -48,7 +57,21 @@ def remove(state: State, node: Node) -> None:
     del state.nodes[node.id]
 
 
-def _drop(index: dict[tuple[int, str], dict[int, None]], key: tuple[int, str], member: int) -> None:
+def index_cuttable(state: State, node: Node) -> None:
+    """File a cuttable snapshot under every node above it, the root included: few, since its window has not wrapped."""
+    if node.cuttable:
+        for above in _above(state, node):
+            state.cuttable_below.setdefault(above, {})[node.id] = None
+
+
+def _above(state: State, node: Node) -> Iterator[int]:
+    at = node.parent
+    while at:
+        yield at
+        at = state.nodes[at].parent
+
+
+def _drop(index: dict[Key, dict[int, None]], key: Key, member: int) -> None:
     members = index[key]
     del members[member]
     if not members:
@@ -159,6 +182,8 @@ def split(state: State, node_id: int, head_id: int, tokens: int) -> None:
     blob.nodes = [*blob.nodes, head_id]
     node.parent, node.row, node.start, node.label = head_id, node.row + tokens, node.start + tokens, node.label[at:]
     head.children = {child_key(state, node): node_id}
+    if node_id in state.cuttable_below:
+        state.cuttable_below[head_id] = dict(state.cuttable_below[node_id])
     if node.memory:
         head.memory, head.memory_children = True, 1
         blob.memory_refs += 1

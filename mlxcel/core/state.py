@@ -43,6 +43,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     nodes below. `children`: first block -> node; `snapshots`: tail tokens -> node. `anchored`: entries that end here.
     `leases`, `pinned`: how many requests and pins hold the path through here. A snapshot knows whose it is.
     `answer_tokens`: how many of a snapshot's last tokens are the answer. `uses`: requests that adopted exactly up to here.
+    `cuttable`: a snapshot that holds the state of every position before its end too.
     """
 
     id: int
@@ -70,6 +71,7 @@ class Node(msgspec.Struct, array_like=True, gc=False):
     anchored: list[int] = []
     template_sig: str = ""
     answer_tokens: int = 0
+    cuttable: bool = False
 
     @property
     def tokens(self) -> int:
@@ -173,6 +175,7 @@ class State:
         self.blob_by_key: dict[bytes, int] = {}
         self.latest_in_session: dict[tuple[int, str], int] = {}
         self.session_snapshots: dict[tuple[int, str], dict[int, None]] = {}
+        self.cuttable_below: dict[int, dict[int, None]] = {}  # node -> cuttable snapshots at or below it, oldest first
         self.buckets: dict[tuple[int, str], dict[int, None]] = {}
         self.related: dict[bytes, list[int]] = {}
         self.lru: dict[tuple[str, bool], OrderedDict[int, None]] = {

@@ -93,6 +93,17 @@ class MlxEngine:
         assert 0 <= aligned <= cache.tokens > 0, f"checkpoint from {aligned} of a cache of {cache.tokens} tokens"
         return pieces.copy_piece(self.layout, cache.layers, aligned, cache.tokens, with_state=True)
 
+    def state_cuttable(self, cache: LiveCache) -> bool:
+        """Return whether a checkpoint of this cache could be cut at any earlier position: asked of its objects."""
+        self._check_thread()
+        leaves = [leaf for _, leaf in kinds.leaves(cache.layers)]
+        return bool(self.layout.states) and all(kinds.cuttable(leaves[spec.leaf]) for spec in self.layout.states)
+
+    def cut_state(self, checkpoint: pieces.Piece, length: int) -> pieces.Piece:
+        """Return a copy of a cuttable checkpoint as it would have been at `length` tokens."""
+        self._check_thread()
+        return pieces.cut_checkpoint(checkpoint, length)
+
     def piece_bytes(self, piece: pieces.Piece) -> int:
         """Return the bytes that the piece's arrays hold."""
         return piece.nbytes()

@@ -137,6 +137,29 @@ def read_state(cache: Any) -> tuple[tuple[mx.array | None, ...], tuple[int, ...]
     return (keys, values), (cache.offset, cache._idx if wrapped else keys.shape[2])
 
 
+def cuttable(cache: Any) -> bool:
+    """Return whether a `state` leaf still holds the rows of all positions from 0: a window or chunk not yet full."""
+    if type(cache) is ChunkedKVCache:
+        return cache.start_position == 0
+    if type(cache) is not RotatingKVCache or cache.offset > cache.max_size:
+        return False
+    keys = read_state(cache)[0][0]
+    return keys is not None and keys.shape[2] == cache.offset
+
+
+def cut_state(
+    arrays: Sequence[mx.array | None], numbers: Sequence[int], length: int
+) -> tuple[list[mx.array], list[int]]:
+    """Cut what `read_state` gave of a `cuttable` leaf down to `length` tokens: views and numbers."""
+    assert len(numbers) == 2, "a recurrent state can't be cut"
+    rows = [array for array in arrays if array is not None]
+    held = {array.shape[2] for array in rows}
+    assert held == {numbers[0]}, f"{held} rows of {numbers[0]} tokens: the window has wrapped"
+    assert length <= numbers[0], f"{length} of {numbers[0]} tokens"
+    # A window's second number is its place in the ring, the end of its rows; a chunk's is its first position.
+    return [array[..., :length, :] for array in rows], [length, length if numbers[1] else 0]
+
+
 def write_state(cache: Any, arrays: Sequence[mx.array | None], numbers: Sequence[int]) -> None:
     """Put what `read_state` returned (copied) into a fresh leaf of the same class."""
     if type(cache) is ArraysCache:

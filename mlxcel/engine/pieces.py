@@ -60,6 +60,21 @@ def copy_piece(layout: Layout, layers: Sequence[Any], start: int, stop: int, wit
     return piece
 
 
+def cut_checkpoint(piece: Piece, length: int) -> Piece:
+    """Return a checkpoint as it would have been at `length` tokens; see `kinds.cuttable`. Copies what it holds."""
+    assert piece.states is not None, "a piece without state is cut by rows"
+    assert 0 < length <= piece.stop, f"a checkpoint of {piece.stop} tokens, cut at {length}"
+    states = []
+    for state in piece.states:
+        views, numbers = kinds.cut_state(state.arrays, state.numbers, length)
+        states.append(LeafState(tuple(detached(view) for view in views), tuple(numbers)))
+    start = min(piece.start, length)
+    rows = tuple(detached(array[:, :, : length - start]) for array in piece.rows)
+    cut = Piece(start, length, rows, tuple(states))
+    mx.eval(cut.arrays())
+    return cut
+
+
 def assemble(
     layout: Layout,
     fresh: Sequence[Any],

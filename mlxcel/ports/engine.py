@@ -94,6 +94,15 @@ class Engine(Protocol):
         whole state of the others (recurrent state; window rows in temporal order with their offset)."""
         ...
 
+    def state_cuttable(self, cache: Any) -> bool:
+        """Return whether a checkpoint of this cache would hold the state of every earlier position too: windows that have
+        not wrapped, nothing recurrent. Asked of the cache objects."""
+        ...
+
+    def cut_state(self, checkpoint: Any, length: int) -> Any:
+        """Return a cuttable checkpoint as it would have been at `length` tokens. The given one stays as it is."""
+        ...
+
     def piece_bytes(self, piece: Any) -> int: ...
 
     def piece_parts(self, piece: Any) -> list[Part]:

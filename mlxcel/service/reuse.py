@@ -193,12 +193,12 @@ class Reuse:
         request = state.requests[request_id]
         runs, snapshot = [], None
         for node in state.path(request.node):
-            piece = self._piece(node, arrived)
             if node.snapshot:
-                snapshot = piece
+                snapshot, cut = self._piece(node, arrived), request.adopted < node.end
+                snapshot = self.engine.cut_state(snapshot, request.adopted) if cut else snapshot
             elif node.start < request.adopted:
                 used = min(node.end, request.adopted) - node.start
-                runs.append((piece, node.row, node.row + used))
+                runs.append((self._piece(node, arrived), node.row, node.row + used))
         cache = self.engine.assemble(runs, snapshot, reserve_tokens)
         covered = self.engine.cache_tokens(cache)
         assert covered == request.adopted, f"assembled {covered} tokens, adopted {request.adopted}"
@@ -230,7 +230,7 @@ class Reuse:
         piece, nbytes = self._state_piece(cache, length)
         command = cmd.CaptureSnapshot(
             at_us=self.cache.now_us(), request=request_id, length=length, nbytes=nbytes, origin=origin,
-            live_bytes=self.live_bytes(), awaited=self._awaited(),
+            live_bytes=self.live_bytes(), awaited=self._awaited(), cuttable=self.engine.state_cuttable(cache),
         )  # fmt: skip
         self.cache.run(command, cache=cache, state_piece=piece)
 
@@ -268,16 +268,11 @@ class Reuse:
             if self.engine.facts.reuse == "snapshot":
                 piece, nbytes = self._state_piece(cache, length)
             command = cmd.DonatePrefix(
-                at_us=self.cache.now_us(),
-                request=job.id,
-                generated=generated,
-                live_bytes=self.live_bytes(),
-                length=length,
-                state_nbytes=nbytes,
-                completion_tokens=len(job.generated),
-                awaited=self._awaited(),
+                at_us=self.cache.now_us(), request=job.id, generated=generated, live_bytes=self.live_bytes(),
+                length=length, state_nbytes=nbytes, completion_tokens=len(job.generated), awaited=self._awaited(),
                 regime_crossed=regime_crossed(self.engine.facts, job.total, length),
-            )
+                cuttable=self.engine.state_cuttable(cache),
+            )  # fmt: skip
             self.cache.run(command, cache=cache, state_piece=piece)
             job.tracked = False
         except CacheSuspended:

@@ -159,6 +159,7 @@ class Driver:
                         length=length,
                         nbytes=nbytes,
                         origin="boundary",
+                        cuttable=self.rng.random() < 0.5,
                         live_bytes=self.live_kv(),
                     )
                 )
@@ -182,6 +183,7 @@ class Driver:
                     generated=from_ids(answer),
                     length=length,
                     state_nbytes=nbytes,
+                    cuttable=rng.random() < 0.5,
                     live_bytes=self.live_kv(),
                 )
             )

@@ -8,6 +8,7 @@ from mlxcel.core.tokens import TOKEN_BYTES, from_ids
 from mlxcel.ports import ModelFacts, Part, Parts, RowFailed, SamplingParams, StepToken
 
 ROW_BYTES = 8
+WINDOW = 24  # tokens
 VOCAB = 50
 
 
@@ -53,13 +54,14 @@ class PretendCache:
 
 
 class PretendEngine:
-    """Implements ports.Engine for a model kind: "prefix" (rows only), "hybrid" (rows and a state), "state".
+    """Implements ports.Engine for a model kind: "prefix" (rows only), "hybrid" (rows and a state), "state", "window"
+    (rows, and a state that is the last WINDOW rows).
 
     `fail_next`: the next decode step loses all its rows.
     """
 
     def __init__(self, kind: str) -> None:
-        self.growing = kind != "state"
+        self.growing, self.kept_rows = kind != "state", WINDOW if kind == "window" else 1
         self.facts = ModelFacts(
             name="pretend", path="", model_type="pretend", fingerprint=kind, fingerprint_parts={"weights": kind},
             context_tokens=4096, vocab_size=VOCAB, eos_token_ids=(), kv_bytes_per_token=ROW_BYTES if self.growing else 0,
@@ -85,7 +87,18 @@ class PretendEngine:
 
     def copy_state(self, cache: PretendCache, aligned: int) -> tuple[str, bytes]:
         tail = cache.rows[aligned * ROW_BYTES :] if self.growing else b""
-        return ("state", cache.length.to_bytes(8, "little") + cache.rows[-ROW_BYTES:] + tail)
+        held = cache.rows[-self.kept_rows * ROW_BYTES :]
+        return ("state", cache.length.to_bytes(8, "little") + len(held).to_bytes(8, "little") + held + tail)
+
+    def state_cuttable(self, cache: PretendCache) -> bool:
+        return self.kept_rows > 1 and cache.length <= WINDOW
+
+    def cut_state(self, checkpoint: tuple[str, bytes], length: int) -> tuple[str, bytes]:
+        had, size = (int.from_bytes(checkpoint[1][at : at + 8], "little") for at in (0, 8))
+        assert length < had, "a cut leaves something out"
+        assert size == had * ROW_BYTES, "only a window that has not wrapped can be cut"
+        held = checkpoint[1][16 : 16 + length * ROW_BYTES]
+        return ("state", length.to_bytes(8, "little") + len(held).to_bytes(8, "little") + held)
 
     def piece_bytes(self, piece: tuple[str, bytes]) -> int:
         return len(piece[1])
@@ -102,10 +115,10 @@ class PretendEngine:
         rows = b"".join(piece[1][first * ROW_BYTES : last * ROW_BYTES] for piece, first, last in pieces)
         if checkpoint is None:
             return PretendCache(rows, len(rows) // ROW_BYTES)
-        length, held = int.from_bytes(checkpoint[1][:8], "little"), checkpoint[1][8:]
-        last, tail = held[:ROW_BYTES], held[ROW_BYTES:]
-        rows = rows + tail if self.growing else last
-        if self.growing and (len(rows) != length * ROW_BYTES or rows[-ROW_BYTES:] != last):
+        length, size = (int.from_bytes(checkpoint[1][at : at + 8], "little") for at in (0, 8))
+        held, tail = checkpoint[1][16 : 16 + size], checkpoint[1][16 + size :]
+        rows = rows + tail if self.growing else held
+        if self.growing and (len(rows) != length * ROW_BYTES or rows[-size:] != held):
             raise WrongKv("rows and state are of different positions")
         return PretendCache(rows, length)
 

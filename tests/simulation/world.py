@@ -54,7 +54,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.kind = rng.choice(("prefix", "hybrid", "state"))
+        self.kind = rng.choice(("prefix", "hybrid", "state", "window"))
         self.log, self.now = PretendLog(), 1_000_000
         self.disk = PretendDisk(self.log, queue_bytes=rng.choice((600, 1 << 20)))
         self.policy = Policy(

@@ -1,5 +1,7 @@
 """Which stored prefix suits a prompt best: by whole blocks, by whole entries, by captured states, or by the guide's buckets."""
 
+from itertools import islice
+
 import msgspec
 
 from mlxcel.core import commands as cmd
@@ -7,7 +9,9 @@ from mlxcel.core.keys import EMPTY_MEDIA
 from mlxcel.core.match import Match
 from mlxcel.core.reasons import MissReason
 from mlxcel.core.state import STORED, Namespace, Node, State
-from mlxcel.core.tokens import TOKEN_BYTES, count
+from mlxcel.core.tokens import TOKEN_BYTES, common_tokens, count
+
+SNAPSHOTS_TRIED = 16  # of those that could be cut, newest first: a decision stays bounded however many there are
 
 
 class Candidate(msgspec.Struct):
@@ -123,11 +127,12 @@ def _best_in_bucket(state: State, namespace: Namespace, found: Match, c: cmd.Ado
 def best_snapshot(
     state: State, namespace: Namespace, found: Match, tokens: bytes, at_us: int, only: cmd.AdoptPrefix | None = None
 ) -> Candidate:
-    """A captured state is usable exactly where it was taken: the longest that lies on the prompt, one token short of all.
+    """A captured state is usable where it was taken: the longest that lies on the prompt, one token short of all. Without
+    one, a state that can be cut is, up to where the prompt leaves it.
 
     `only`: the guide's rule: nothing but snapshots of this request's session and template.
     """
-    nodes, _, stopped = _readable_run(state, found, at_us)
+    nodes, length, stopped = _readable_run(state, found, at_us)
     limit = count(tokens) - 1
     whole = [node for node in nodes if node.id != found.partial]
     for depth in range(len(whole), -1, -1):
@@ -137,8 +142,47 @@ def best_snapshot(
         if usable:
             best = max(usable, key=lambda node: (node.end, node.id))
             return Candidate([*whole[:depth], best], best.end, max(found.length, best.end))
+    part = _part_of_snapshot(state, namespace, nodes, length, tokens, at_us, only)
+    if part is not None and not whole_entries_only(namespace):
+        part.known = max(found.length, part.length)
+        return part
     reason = stopped or MissReason.NO_SNAPSHOT
     return Candidate([], 0, found.length, reason if found.length else MissReason.NO_COMMON_PREFIX)
+
+
+def _part_of_snapshot(
+    state: State,
+    namespace: Namespace,
+    nodes: list[Node],
+    length: int,
+    tokens: bytes,
+    at_us: int,
+    only: cmd.AdoptPrefix | None,
+) -> Candidate | None:
+    """Return the longest whole blocks that some cuttable snapshot shares with the prompt, if they are worth adopting.
+
+    `nodes` cover `length` tokens of the prompt. A snapshot anywhere below the last of them shares all those tokens, so the
+    newest will do; where no layer grows, all hang below the root and their own tokens tell.
+    """
+    block, limit = namespace.block_size, count(tokens) - 1
+    for depth in range(len(nodes), -1, -1):
+        at = nodes[depth - 1].id if depth else namespace.root
+        shared = length if depth == len(nodes) else nodes[depth].start
+        best: tuple[int, int] = (0, 0)
+        for node_id in islice(reversed(state.cuttable_below.get(at, {})), SNAPSHOTS_TRIED):
+            node = state.nodes[node_id]
+            if _why_not(state, node, at_us) is None and _allowed(node, only) and _path_readable(state, node):
+                common = shared if namespace.kv_bytes_per_token else common_tokens(node.label, tokens)
+                best = max(best, (min(common, limit, node.end) // block * block, node_id))
+        if best[0] >= max(1, state.policy.min_prefix_tokens):
+            used = [node for node in nodes[:depth] if node.start < best[0]]
+            return Candidate([*used, state.nodes[best[1]]], best[0], best[0])
+    return None
+
+
+def _path_readable(state: State, node: Node) -> bool:
+    """The lease runs through the nodes that a cut leaves out, too: none may still fail to reach the disk."""
+    return all(state.readable(above.blob) for above in state.path(node.id))
 
 
 def snapshots_on(state: State, at: Node, tokens: bytes) -> list[Node]:

@@ -63,7 +63,7 @@ def keep_snapshot(
         request.id, node, grown.node, grown.next_blob, key, length, count(tail), nbytes, origin,
         "" if origin == "system" else request.session_key,
         policy.writes_behind(nbytes), _own_losses(state, request, grown.events),
-        max(0, length - count(request.tokens)),
+        max(0, length - count(request.tokens)), c.cuttable,
     )  # fmt: skip
     # What lies above a rewritten one may be evicted in this very decision, so it goes first; this request's own path
     # is leased until the new snapshot takes the lease over.
