@@ -1,0 +1,1 @@
+"""What one tenant can learn of another: nothing."""

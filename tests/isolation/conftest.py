@@ -1,0 +1,5 @@
+"""Models with a chat template."""
+
+from tests.clients.conftest import talker
+
+__all__ = ["talker"]
