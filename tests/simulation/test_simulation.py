@@ -27,7 +27,7 @@ def test_a_life_with_faults_gives_right_answers_and_a_true_log(seed: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 5000, 250))
+@pytest.mark.parametrize("first", range(1000, 2500, 250))
 def test_thousands_of_lives(first: int) -> None:
     """The same for thousands of seeds."""
     for seed in range(first, first + 250):
