@@ -17,7 +17,7 @@ from tests.e2e.daemon import Daemon
 ROUNDS, CANDIDATES = 4, 3
 WORDS = ("budget", "falcon", "spring", "nine", "million", "starts", "project", "year", "river", "garden", "amber")
 KEYS = "alice sk-alice\nbob sk-bob\nsk-alone\n"
-KINDS = ["llama", "qwen3_next"]
+KINDS = ["llama", pytest.param("qwen3_next", marks=pytest.mark.slow)]
 
 Who = dict[str, str]
 
