@@ -4,12 +4,13 @@ import random
 import threading
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.e2e.daemon import Daemon, cached
-from tests.faults.support import ask, ask_cold, prompt, same
+from tests.faults.support import ALWAYS, Tiny, ask, ask_cold, prompt, same
 
 
 def test_prompts_that_look_like_themselves(daemon: Daemon) -> None:
@@ -104,3 +105,19 @@ def test_numbers_at_the_edge(daemon: Daemon) -> None:
             assert answer.status_code == 400 or '"error"' not in answer.text, (more, answer.text)
     assert ask(daemon, prompt(34, 40))["choices"]
     assert "Traceback" not in daemon.log_path.read_text()
+
+
+def test_a_moved_model_and_a_moved_directory(tiny: Tiny, tmp_path: Path) -> None:
+    """Class F: the same weights by a link under another name, and the data directory elsewhere, still hit after a stop."""
+    ids = prompt(35, 80)
+    with Daemon(tiny("llama"), tmp_path / "here", *ALWAYS) as first:
+        cold = ask_cold(first, ids)
+        ask(first, ids)
+        first.flush()
+        assert first.stop() == 0
+    (tmp_path / "here").rename(tmp_path / "there 가")
+    (tmp_path / "another name").symlink_to(tiny("llama"))
+    with Daemon(tmp_path / "another name", tmp_path / "there 가", *ALWAYS) as second:
+        reply = ask(second, ids)
+        assert cached(reply) >= 64
+        assert same(reply, cold)
