@@ -79,6 +79,19 @@ def choice(*words: str) -> Kind:
     return Kind("|".join(words), "one of " + ", ".join(words), parse)
 
 
+def one_of(*numbers: int) -> Kind:
+    """Return a kind for one of a few whole numbers."""
+
+    def parse(text: str) -> int:
+        value = _whole(text)
+        if value not in numbers:
+            raise BadValue(text)
+        return value
+
+    words = ", ".join(map(str, numbers))
+    return Kind("|".join(map(str, numbers)), f"one of {words}" if len(numbers) > 1 else f"only {words}", parse)
+
+
 def or_auto(kind: Kind) -> Kind:
     """Return a kind that also takes `auto`, which becomes None."""
 

@@ -45,15 +45,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         (flag("--lora"),), (Env("MLXCEL_LORA"),), default_text="none",
     )] = ""
     kv_bits: Annotated[int | None, Option(
-        MODEL, "Bits of quantised KV (2, 4 or 8)", kinds.integer(2, 8),
+        MODEL, "Bits of quantised KV (2, 4 or 8)", kinds.one_of(2, 4, 8),
         (flag("--kv-bits"),), (Env("MLXCEL_KV_BITS"),), default_text="KV is kept as computed",
     )] = None
     kv_group_size: Annotated[int, Option(
-        MODEL, "Values that share a scale in quantised KV (32, 64 or 128)", kinds.integer(32, 128),
+        MODEL, "Values that share a scale in quantised KV (32, 64 or 128)", kinds.one_of(32, 64, 128),
         (flag("--kv-group-size"),), (Env("MLXCEL_KV_GROUP_SIZE"),),
     )] = 64
     quantized_kv_start: Annotated[int, Option(
-        MODEL, "First position whose KV is quantised; only 0, so that a prefix has one precision", kinds.integer(0, 0),
+        MODEL, "First position whose KV is quantised; only 0, so that a prefix has one precision", kinds.one_of(0),
         (flag("--quantized-kv-start"),), (Env("MLXCEL_QUANTIZED_KV_START"),),
     )] = 0
     fast_blas: Annotated[bool, Option(

@@ -16,8 +16,8 @@ ROWS = {
     "model": (None, "a/b", "a/b", "c", "c", "  "),
     "ctx_size": (0, "4096", 4096, "8192", 8192, "-1"),
     "lora": ("", "a:2", "a:2", "b", "b", ""),
-    "kv_bits": (AUTO, "8", 8, "4", 4, "1"),
-    "kv_group_size": (64, "32", 32, "128", 128, "7"),
+    "kv_bits": (AUTO, "8", 8, "4", 4, "3"),
+    "kv_group_size": (64, "32", 32, "128", 128, "48"),
     "quantized_kv_start": (0, "0", 0, "0", 0, "5000"),
     "fast_blas": (True, "false", False, "0", False, "maybe"),
     "host": ("127.0.0.1", "0.0.0.0", "0.0.0.0", "::1", "::1", " "),
@@ -115,6 +115,18 @@ def test_bad_value_names_source_value_and_what_is_accepted(name: str) -> None:
         assert source in message
         assert "takes" in message
         assert row.secret or bad in message
+
+
+def test_settings_of_few_numbers_name_them() -> None:
+    """What the KV settings take is listed in the refusal, not given as a span that holds wrong numbers."""
+    for flag, bad, words in [
+        ("--kv-bits", "3", "one of 2, 4, 8"),
+        ("--kv-group-size", "7", "one of 32, 64, 128"),
+        ("--quantized-kv-start", "5", "only 0"),
+    ]:
+        with pytest.raises(BadSetting) as caught:
+            load({flag: bad}, {})
+        assert str(caught.value) == f"{flag}: {bad!r} is not accepted; it takes {words}"
 
 
 def test_no_flag_or_variable_stands_for_two_settings() -> None:
