@@ -29,7 +29,7 @@ INSTALL_FAILED := { echo "The dependencies could not be installed: see above, ch
 DATA_FLAG := $(if $(DATA_DIR),--data-dir "$(DATA_DIR)")
 MODEL_FLAG := $(if $(MODEL),--model "$(MODEL)")
 
-.PHONY: help serve test lint check-long lock bench soak families wheel clean
+.PHONY: help serve test lint check-long check-all lock bench soak families wheel clean
 
 help: ## Show what can be made
 	@awk -F':.*## ' -v there=" $(THERE) " '/^[a-z-]+:.*## / { optional = sub(/^[?] /, "", $$2); \
@@ -48,7 +48,13 @@ lint: $(TEST_STAMP) ## Check style, import rules and types
 	$(VENV)/bin/lint-imports
 	$(PY) -m mypy
 
-check-long: lint ## Run what takes long: lint, types and the slow tests
+# What a build machine runs beside the tests, in minutes; `make check-all` takes hours.
+LONG := tests/packaging tests/storage/test_crash.py tests/faults/test_identity.py tests/isolation tests/soak
+
+check-long: lint ## Run lint, types and those slow tests that fit a build
+	@exec $(PY) -m mlxcel.native $(PY) -m pytest -m slow $(LONG) $(ARGS)
+
+check-all: lint ## Run all slow tests (hours)
 	@exec $(PY) -m mlxcel.native $(PY) -m pytest -m slow $(ARGS)
 
 # A "?" before the words: `make help` shows the target only where its code is.
