@@ -12,7 +12,7 @@ import msgspec
 
 from mlxcel.commands.cache import cache, prefix
 from mlxcel.commands.machine import doctor, service
-from mlxcel.commands.options import GroupedCommand, fail, loaded, settings_options
+from mlxcel.commands.options import GroupedCommand, fail, loaded, refuse_missing, settings_options
 from mlxcel.config import show
 from mlxcel.config.settings import default_data_dir
 
@@ -26,6 +26,7 @@ def main() -> None:
 def _serve(**chosen: Any) -> None:
     """Start the daemon. A flag wins over its environment variable, which wins over the default."""
     found = loaded(chosen)
+    refuse_missing(found)
     if found.settings.fast_blas:
         from mlxcel.native.build import restart_with_bridge
 

@@ -9,13 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mlxcel.config import places
+from mlxcel.config.load import Loaded
+
 Finding = tuple[str, str, str]  # "ok" | "warn" | "bad", what, words
 NEEDED_BYTES = 2 << 30
 
 
-def findings(settings: Any) -> Iterator[Finding]:
+def findings(loaded: Loaded) -> Iterator[Finding]:
     """Check a machine for these settings. Starts nothing and leaves nothing behind."""
+    settings = loaded.settings
     yield from _versions()
+    for fault in places.faults(loaded):
+        yield "bad", "setting", fault
     yield from _model(settings)
     yield from _directory(settings.data_dir)
     yield _memory()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mlxcel.commands import service as unit
-from mlxcel.commands.options import loaded_from
+from mlxcel.commands.options import loaded_from, refuse_missing
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -18,7 +18,7 @@ def doctor(ctx: click.Context, flags: tuple[str, ...]) -> None:
     """Check model, memory, disk, permissions, port and versions. Takes the flags of serve."""
     from mlxcel.commands.doctor import findings
 
-    found = list(findings(loaded_from(list(flags)).settings))
+    found = list(findings(loaded_from(list(flags))))
     for kind, what, words in found:
         click.echo(f"{kind:<5}{what:<16}{words}")
     ctx.exit(1 if any(kind == "bad" for kind, _, _ in found) else 0)
@@ -34,7 +34,7 @@ def service() -> None:
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def install(no_start: bool, flags: tuple[str, ...]) -> None:
     """Write the file and start the daemon; what follows is given to serve."""
-    loaded_from(list(flags))  # a bad flag is told now, not in a log file later
+    refuse_missing(loaded_from(list(flags)))  # a bad flag is told now, not in a log file later
     path = unit.install(Path.home(), platform.system(), list(flags))
     click.echo(f"wrote {path}")
     if not no_start:

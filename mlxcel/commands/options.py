@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from mlxcel.config import show
+from mlxcel.config import places, show
 from mlxcel.config.load import BadSetting, Loaded, load, table
 from mlxcel.config.option import Flag, Option
 
@@ -85,7 +85,13 @@ def loaded(chosen: dict[str, Any]) -> Loaded:
         fail(str(error), USAGE_EXIT)
 
 
+def refuse_missing(found: Loaded) -> None:
+    """End the process for the first path among the settings that isn't there."""
+    for fault in places.faults(found):
+        fail(fault, USAGE_EXIT)
+
+
 def loaded_from(flags: list[str]) -> Loaded:
-    """Return the settings that `serve` would have with these flags. Ends the process for a bad one."""
+    """Return the settings that `serve` would have with these flags. Ends the process for a bad one; paths are not looked at."""
     reader = click.Command("serve", params=settings_options())
     return loaded(reader.make_context("serve", flags, resilient_parsing=False).params)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxcel.config.load import table
+from mlxcel.config.places import adapter_path
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("mlx", "mlx_lm", "litestar", "uvicorn", "numpy", "lmdb", "transformers")
@@ -57,6 +58,27 @@ def test_bad_value_exits_two_with_one_line() -> None:
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1
         assert source in done.stderr
+
+
+def test_a_missing_path_is_a_bad_setting(tmp_path: Path) -> None:
+    """A prefix file or adapter that isn't there ends `serve` with code 2 and one line; `doctor` finds the same."""
+    for flag, path in (("--pin-prefix", tmp_path / "no.txt"), ("--pin-prefix", tmp_path), ("--lora", tmp_path / "no:2")):
+        done = run("serve", "-m", str(tmp_path), f"{flag}={path}")
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"mlxcel: {flag}: {str(path)!r} is not accepted: ")
+        assert len(done.stderr.splitlines()) == 1
+        judged = run("doctor", "-m", str(tmp_path), "--data-dir", str(tmp_path), f"{flag}={path}")
+        assert judged.returncode == 1
+        assert done.stderr.removeprefix("mlxcel: ") in judged.stdout
+    assert run("doctor", "--kv-bits", "3").returncode == 2
+
+
+@pytest.mark.parametrize("text", ["a", "a:2", "a:b", "a:b:0.5", "2", ":2", "a:", "C:/a", "C:/a:1e-1", "a:inf"])
+def test_the_path_of_an_adapter_is_the_engines(text: str) -> None:
+    """The path that is looked for before the start is the one that the engine will read."""
+    from mlxcel.engine.adapters import parse_adapter
+
+    assert adapter_path(text) == parse_adapter(text)[0]
 
 
 def test_unknown_flag_exits_two() -> None:

@@ -56,15 +56,13 @@ def test_pinned_prefix_survives_pressure_expiry_and_restart(tiny: Callable[[str]
 
 
 def test_a_file_that_names_no_prefix_is_said_and_left_out(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    """A missing or broken file costs a log line, not the start."""
+    """A broken file costs a log line, not the start."""
     broken = tmp_path / "broken.json"
     broken.write_text('{"messages": 3}')
-    with Daemon(
-        tiny("llama"), tmp_path / "data", "--pin-prefix", str(broken), "--pin-prefix", str(tmp_path / "no")
-    ) as daemon:
+    with Daemon(tiny("llama"), tmp_path / "data", "--pin-prefix", str(broken)) as daemon:
         assert daemon.complete(prompt(1, 40), 2)["usage"]["completion_tokens"] == 2
         for _ in range(100):
-            if daemon.log_path.read_text().count("is not pinned") == 2:
+            if "is not pinned" in daemon.log_path.read_text():
                 break
             time.sleep(0.05)
-        assert daemon.log_path.read_text().count("is not pinned") == 2
+        assert daemon.log_path.read_text().count("is not pinned") == 1

@@ -1,0 +1,28 @@
+"""Paths among the settings that must be there before anything is loaded."""
+
+import os
+from pathlib import Path
+
+from mlxcel.config.load import Loaded
+
+
+def faults(loaded: Loaded) -> list[str]:
+    """Return a sentence for each path that is missing; each names the flag or variable that it came from."""
+    settings, found = loaded.settings, []
+    for path in settings.pin_prefix:
+        if not os.access(path, os.R_OK) or not path.is_file():
+            why = "there is no such file" if not path.exists() else "it is not a file that can be read"
+            found.append(f"{loaded.origins['pin_prefix']}: {str(path)!r} is not accepted: {why}")
+    if settings.lora and not adapter_path(settings.lora).exists():
+        found.append(f"{loaded.origins['lora']}: {settings.lora!r} is not accepted: there is no such directory")
+    return found
+
+
+def adapter_path(text: str) -> Path:
+    """Return the path of PATH or PATH:SCALE, as the engine reads it: a tail that is no number belongs to the path."""
+    head, _, tail = text.rpartition(":")
+    try:
+        float(tail)
+    except ValueError:
+        return Path(text)
+    return Path(head or text)
