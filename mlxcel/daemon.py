@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from mlxcel import bootstrap
+from mlxcel.config.places import directory_fault
 from mlxcel.config.settings import Settings
 from mlxcel.config.tenants import tenant_keys
 from mlxcel.pins import pin_files
@@ -62,7 +63,8 @@ class Daemon:
         except DirectoryLocked as fault:
             return self._refuse(f"{fault}. Stop it first, or choose another --data-dir.")
         except OSError as fault:
-            return self._refuse(f"data directory {self.settings.data_dir} can't be used: {fault.strerror}")
+            why = directory_fault(self.settings.data_dir) or fault.strerror
+            return self._refuse(f"data directory {self.settings.data_dir} can't be used: {why}")
         with lock:
             refused = keep_out_of_backups(self.settings.data_dir)
             if refused:

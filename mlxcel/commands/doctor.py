@@ -66,6 +66,10 @@ def _model(settings: Any) -> Iterator[Finding]:
 
 
 def _directory(path: Path) -> Iterator[Finding]:
+    fault = places.directory_fault(path)
+    if fault:
+        yield "bad", "data directory", fault
+        return
     at = path
     while not at.exists():
         at = at.parent

@@ -26,3 +26,11 @@ def adapter_path(text: str) -> Path:
     except ValueError:
         return Path(text)
     return Path(head or text)
+
+
+def directory_fault(directory: Path) -> str:
+    """Return what is wrong where a file stands in the place of `directory` or of one above it, else ""."""
+    at = directory
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    return f"{at} is a file, not a directory; choose another --data-dir" if at.exists() and not at.is_dir() else ""

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from mlxcel.config.places import directory_fault
+from mlxcel.config.settings import default_data_dir
 from mlxcel.models.catalog import SMOLLM2, default_dtype, embedded_path, models_dir
 from mlxcel.models.errors import ModelMissing, NoSpace, NotConvertible
 from mlxcel.models.fetch import download, extract, verify
@@ -78,17 +81,25 @@ def installed(data_dir: Path) -> list[tuple[str, str, int]]:
 
 def resolve(model: str | None, data_dir: Path) -> str:
     """Return what the engine should load: the embedded model's directory for None, an installed name's directory, else
-    the text as it is (a path or a hub name). Raises ModelMissing when the embedded model isn't there yet.
+    the text as it is (a path or a hub name). Raises ModelMissing when the embedded model isn't there yet, and for a text
+    that can only be a path (it begins with /, . or ~) and leads nowhere.
     """
     if model is None:
         target = embedded_path(data_dir)
         if read_receipt(target) is None:
-            raise ModelMissing(f"{SMOLLM2.name} is not in {data_dir} yet: run mlxcel model fetch, or name one with -m")
+            raise ModelMissing(directory_fault(data_dir) or _how_to_fetch(data_dir))
         return str(target)
     inside = models_dir(data_dir) / model
     if Path(model).name == model and not Path(model).exists() and read_receipt(inside) is not None:
         return str(inside)
+    if model.startswith(("/", ".", "~")) and not Path(model).exists():  # no name on the hub begins so
+        raise ModelMissing(f"-m {model}: no such directory")
     return model
+
+
+def _how_to_fetch(data_dir: Path) -> str:
+    place = "" if data_dir == default_data_dir() else f" --data-dir {shlex.quote(str(data_dir))}"
+    return f"{SMOLLM2.name} is not in {data_dir} yet: run `mlxcel model fetch{place}`, or name one with -m"
 
 
 def read_receipt(directory: Path) -> Receipt | None:

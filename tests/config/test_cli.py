@@ -10,6 +10,8 @@ import pytest
 
 from mlxcel.config.load import table
 from mlxcel.config.places import adapter_path
+from mlxcel.models.errors import ModelMissing
+from mlxcel.models.install import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("mlx", "mlx_lm", "litestar", "uvicorn", "numpy", "lmdb", "transformers")
@@ -100,6 +102,38 @@ def test_config_prints_value_and_origin() -> None:
 
 def test_serve_without_a_model_says_what_to_do(tmp_path: Path) -> None:
     """Where the embedded model isn't fetched yet, `serve` says how to get one and ends at once."""
-    done = run("serve", "--data-dir", str(tmp_path), "--no-fast-blas")
+    place = tmp_path / "my data"
+    done = run("serve", "--data-dir", str(place), "--no-fast-blas")
     assert done.returncode == 3
-    assert "mlxcel model fetch" in done.stderr
+    assert f"`mlxcel model fetch --data-dir '{place}'`" in done.stderr
+
+
+def test_the_default_place_needs_no_flag_in_the_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The hint leaves --data-dir out where the data directory is the system's own."""
+    monkeypatch.setattr("mlxcel.models.install.default_data_dir", lambda: tmp_path)
+    with pytest.raises(ModelMissing, match="run `mlxcel model fetch`, or"):
+        resolve(None, tmp_path)
+
+
+def test_a_file_as_data_directory_is_called_a_file(tmp_path: Path) -> None:
+    """`serve`, with a model or without, and `doctor` say that --data-dir, or what it lies in, is a file."""
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "file"
+    file.write_text("x")
+    for place in (file, file / "below"):
+        for model in ((), ("-m", str(tmp_path / "model"))):
+            done = run("serve", "--no-fast-blas", "--port", "0", "--data-dir", str(place), *model)
+            assert done.returncode == 3, done.stderr
+            assert f"{file} is a file, not a directory" in done.stderr
+        judged = run("doctor", "-m", str(tmp_path / "model"), "--data-dir", str(place))
+        assert f"bad  data directory  {file} is a file, not a directory" in judged.stdout
+
+
+@pytest.mark.parametrize("model", ["/no/such/place", "./none/here", "../none", "~nobody/model"])
+def test_a_path_that_leads_nowhere_is_no_hub_name(tmp_path: Path, model: str) -> None:
+    """What can only be a path is never asked for at the hub: no such directory, code 3; `doctor` says the same."""
+    done = run("serve", "--no-fast-blas", "--data-dir", str(tmp_path), "-m", model)
+    assert (done.returncode, done.stderr) == (3, f"mlxcel: -m {model}: no such directory\n")
+    judged = run("doctor", "--data-dir", str(tmp_path), "-m", model)
+    assert judged.returncode == 1
+    assert f"-m {model}: no such directory" in judged.stdout
