@@ -18,6 +18,7 @@ from mlxcel import bootstrap
 from mlxcel.config.places import directory_fault
 from mlxcel.config.settings import Settings
 from mlxcel.config.tenants import tenant_keys
+from mlxcel.listening import advice, take
 from mlxcel.pins import pin_files
 from mlxcel.pressure import KEEP_SHARE, pressure
 from mlxcel.schedule import Jobs
@@ -70,10 +71,10 @@ class Daemon:
             if refused:
                 log.debug("the system still backs up or indexes the data directory: %s", refused)
             try:
-                listener = self._listen()
+                listener = take(self.settings.host, self.settings.port)
             except OSError as fault:
                 where = f"{self.settings.host}:{self.settings.port}"
-                return self._refuse(f"can't listen on {where}: {fault.strerror}. Choose another --port.")
+                return self._refuse(f"can't listen on {where}: {fault.strerror}. {advice(fault)}.")
             with listener:
                 asyncio.run(self._serve(listener))
         return self.exit_code
@@ -81,17 +82,6 @@ class Daemon:
     def _refuse(self, message: str) -> int:
         print(f"mlxcel: {message}", file=sys.stderr, flush=True)
         return bootstrap.EXIT_UNAVAILABLE
-
-    def _listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((self.settings.host, self.settings.port))
-        except OSError:
-            listener.close()
-            raise
-        return listener
 
     async def _serve(self, listener: socket.socket) -> None:
         from mlxcel.http.app import create_app

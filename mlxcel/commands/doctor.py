@@ -4,13 +4,13 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mlxcel.config import places
 from mlxcel.config.load import Loaded
+from mlxcel.listening import advice, host_is_wrong, take
 
 Finding = tuple[str, str, str]  # "ok" | "warn" | "bad", what, words
 NEEDED_BYTES = 2 << 30
@@ -95,15 +95,11 @@ def _memory() -> Finding:
 
 
 def _port(host: str, port: int) -> Finding:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as fault:
-            return (
-                "warn",
-                "port",
-                f"{host}:{port} can't be taken ({fault.strerror}): is a daemon running? Choose another --port",
-            )
+    try:
+        take(host, port).close()
+    except OSError as fault:
+        why = f"{host}:{port} can't be taken ({fault.strerror})"
+        if host_is_wrong(fault):
+            return "bad", "port", f"{why}. {advice(fault)}"
+        return "warn", "port", f"{why}: is a daemon running? {advice(fault)}"
     return "ok", "port", f"{host}:{port} is free"

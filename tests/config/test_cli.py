@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,27 @@ def test_a_file_as_data_directory_is_called_a_file(tmp_path: Path) -> None:
             assert f"{file} is a file, not a directory" in done.stderr
         judged = run("doctor", "-m", str(tmp_path / "model"), "--data-dir", str(place))
         assert f"bad  data directory  {file} is a file, not a directory" in judged.stdout
+
+
+def test_a_host_that_is_wrong_is_told_from_a_port_that_is_taken(tmp_path: Path) -> None:
+    """The advice names the flag that would help, from `serve` and `doctor` alike."""
+    (tmp_path / "model").mkdir()
+    common = ("-m", str(tmp_path / "model"), "--data-dir", str(tmp_path / "data"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for place, flag in (
+            (("--host", "nope.invalid", "--port", "0"), "--host"),
+            (("--host", "192.0.2.1", "--port", "0"), "--host"),
+            (("--port", port), "--port"),
+        ):
+            done = run("serve", "--no-fast-blas", *common, *place)
+            assert done.returncode == 3
+            assert done.stderr.endswith(f". Choose another {flag}.\n")
+            judged = run("doctor", *common, *place).stdout.splitlines()[-1]
+            assert judged.startswith("bad" if flag == "--host" else "warn")
+            assert judged.endswith(f"Choose another {flag}")
 
 
 @pytest.mark.parametrize("model", ["/no/such/place", "./none/here", "../none", "~nobody/model"])
