@@ -155,7 +155,10 @@ def _load_model(settings: Settings, service: GenerationService) -> Any:
 
 
 def _open_log(directory: Path) -> tuple[Any, Any, str]:
-    """Open and fold the log. A log that is damaged before its tail is set aside whole and a new one begun, said loudly."""
+    """Open and fold the log from its newest checkpoint on. Damage there, but for a torn tail, sets the log aside whole.
+
+    A new one is begun then, said loudly. Damage before that checkpoint is not met: `mlxcel fsck` finds it.
+    """
     from storage.errors import LogCorrupt, NewerThanCode
     from storage.event_log.recovery import open_log
 

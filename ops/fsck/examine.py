@@ -10,7 +10,7 @@ from mlxcel.core.invariants import broken_invariants
 from mlxcel.core.state import STORED, State
 from mlxcel.service.recover import fold_log
 from ops.fsck.report import Finding, Report
-from storage.errors import LogError, NewerThanCode, StorageError
+from storage.errors import LogCorrupt, LogError, LogNewerThanCode, NewerThanCode, StorageError
 from storage.event_log.reader import LogReader
 from storage.lmdb_tier.check import TierReport, check
 from storage.lmdb_tier.environment import DATA_FILE
@@ -50,15 +50,37 @@ def _log(report: Report, directory: Path) -> State | None:
         report.findings.append(Finding("log_damaged", str(directory), str(fault), "set the log aside"))
         return None
     report.log_segments, report.log_records, report.log_bytes = found.segments, found.records, found.log_bytes
-    if found.fault is not None:
+    if found.fault is not None and not _only_history(report, reader, found.fault):
         newer = isinstance(found.fault, NewerThanCode)
         kind, repair = ("log_newer", "") if newer else ("log_damaged", "set the log aside; the cache starts empty")
         report.findings.append(Finding(kind, str(directory), str(found.fault), repair))
         return None
-    if found.torn is not None and report.running_pid is None:
-        text = f"{found.torn.cut_bytes} bytes of an unfinished record; the next start cuts them off"
-        report.findings.append(Finding("log_torn", str(found.torn.file), text))
+    torn = reader.torn
+    if torn is not None and report.running_pid is None:
+        text = f"{torn.cut_bytes} bytes of an unfinished record; the next start cuts them off"
+        report.findings.append(Finding("log_torn", str(torn.file), text))
     return _state(report, reader, directory)
+
+
+def _only_history(report: Report, reader: LogReader, fault: LogCorrupt | LogNewerThanCode) -> bool:
+    """Say whether the fault lies where a start doesn't read: from the newest checkpoint on the log is whole."""
+    try:
+        checkpoint = reader.newest_checkpoint()
+        if checkpoint is None:
+            return False
+        reader.bytes_read = 0
+        report.log_records = sum(1 for _ in reader.records(checkpoint[0] - 1))
+    except (LogError, NewerThanCode):
+        return False
+    report.log_bytes = reader.bytes_read
+    unaffected = "the cache is unaffected, replay and what-if can't read past it"
+    if isinstance(fault, LogCorrupt):
+        text = f"history before the newest checkpoint is damaged: {fault.file} byte {fault.offset}; {unaffected}"
+        repair = "move the damaged segments and those before them aside; the cache stays"
+        report.findings.append(Finding("history_damaged", str(reader.directory), f"{text} ({fault.reason})", repair))
+    else:
+        report.findings.append(Finding("history_newer", str(reader.directory), f"{fault}; {unaffected}"))
+    return True
 
 
 def _state(report: Report, reader: LogReader, directory: Path) -> State | None:

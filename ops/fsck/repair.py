@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from ops.fsck.examine import Examined
+from ops.fsck.history import set_history_aside, usable_from
 from ops.fsck.report import Report
+from storage.event_log.reader import LogReader
 from storage.lmdb_tier.environment import set_aside
 from storage.lmdb_tier.tier import LmdbTier
 
@@ -21,6 +23,8 @@ def repair(data_dir: Path, examined: Examined) -> Report:
     kinds = {finding.kind for finding in report.findings}
     if kinds & set(_LOG):
         report.repaired.append(f"the log was set aside as {set_aside(data_dir / 'log')}")
+    elif "history_damaged" in kinds:
+        report.repaired.append(_mend_history(data_dir / "log"))
     if "store_unreadable" in kinds:
         report.repaired.append(f"the store was set aside as {set_aside(data_dir / 'kv')}")
         return report
@@ -34,3 +38,10 @@ def repair(data_dir: Path, examined: Examined) -> Report:
             tier.close()
         report.repaired.append(f"{len(keys)} pieces were deleted")
     return report
+
+
+def _mend_history(directory: Path) -> str:
+    first_seq = usable_from(LogReader(directory))
+    assert first_seq is not None, "the check found the log whole from its newest checkpoint on"
+    target, moved = set_history_aside(directory, first_seq)
+    return f"{moved} older segments were moved to {target}; the log begins at record {first_seq} now, the cache stays"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,14 +76,60 @@ def test_damage_is_named_and_repaired_on_request_only(filled: Filled, tmp_path: 
     assert kinds(data) == set()
 
 
+def spoil(file: Path) -> None:
+    """Put noise over the first half of a file."""
+    raw = bytearray(file.read_bytes())
+    raw[: len(raw) // 2] = random.Random(1).randbytes(len(raw) // 2)
+    file.write_bytes(raw)
+
+
+def segments(data: Path) -> list[Path]:
+    """Return the log's segments, oldest first."""
+    return sorted((data / "log").glob("*.log*"))
+
+
+def test_damage_before_the_newest_checkpoint_costs_no_cache(filled: Filled, tmp_path: Path) -> None:
+    """fsck judges as a start does: the cache is unaffected; --repair moves the damaged part aside and every prompt hits."""
+    data = filled.copy(tmp_path / "data")
+    with Daemon(filled.model, data, *ALWAYS) as daemon:  # a second run: its checkpoint opens another segment
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+        assert daemon.stop() == 0
+    before = segments(data)
+    assert len(before) >= 3
+    raw = bytearray(before[1].read_bytes())
+    raw[len(raw) // 2] ^= 1
+    before[1].write_bytes(raw)
+    state = snapshot(data)
+    found = run("fsck", data)
+    assert found.returncode == 1
+    assert f"history before the newest checkpoint is damaged: {before[1]} byte " in found.stdout
+    assert "the cache is unaffected" in found.stdout
+    assert "state  0 pieces" not in found.stdout
+    assert kinds(data) == {"history_damaged"}
+    assert snapshot(data) == state
+    untouched = tmp_path / "untouched"
+    shutil.copytree(data, untouched)
+    with Daemon(filled.model, untouched, *ALWAYS) as daemon:
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+    mended = run("fsck", data, "--repair")
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    aside = sorted(path.name for path in (data / "log.damaged-1").iterdir())
+    assert aside == [path.name for path in before[:2]]
+    assert segments(data) == before[2:]
+    assert "all is well" in run("fsck", data).stdout
+    replay = [sys.executable, "-m", "ops.replay", str(data), "--verify"]
+    assert subprocess.run(replay, cwd=ROOT, env=environment(), capture_output=True, check=False).returncode == 0
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+
+
 @pytest.mark.parametrize("what", ["log", "store"])
 def test_unreadable_parts_are_set_aside_on_request(what: str, filled: Filled, tmp_path: Path) -> None:
     """A log or a store that can't be read is named; --repair renames it and leaves a directory that starts."""
     data = filled.copy(tmp_path / "data")
-    victim = min((data / "log").glob("*.log*")) if what == "log" else data / "kv" / "data.mdb"
-    raw = bytearray(victim.read_bytes())
-    raw[: len(raw) // 2] = random.Random(1).randbytes(len(raw) // 2)
-    victim.write_bytes(raw)
+    victims = sorted((data / "log").glob("*.log*")) if what == "log" else [data / "kv" / "data.mdb"]
+    for victim in victims:
+        spoil(victim)
     found = run("fsck", data)
     assert found.returncode == 1
     assert ("log_damaged" if what == "log" else "store_unreadable") in found.stdout
