@@ -23,7 +23,7 @@ ADVICE = {
     "should share.",
     "session_keys_change": "Send one prompt_cache_key a conversation: routers stick by it, and snapshots of a session "
     "replace each other by it.",
-    "under_min_prefix": "Lower --cache-min-prefix below the shared prefix, or make the shared part longer.",
+    "under_min_prefix": "Lower --prompt-cache-min-prefix below the shared prefix, or make the shared part longer.",
     "rolling_context": "Cut history in large steps (half of it at once, seldom) instead of a message a turn, or "
     "summarise it, so that the prefix stays for many turns.",
     "history_rewritten": "Send back the answer exactly as it came, with its reasoning if the template keeps it; don't "
@@ -31,9 +31,9 @@ ADVICE = {
     "media_changes": "Send the same bytes for the same picture (no re-encoding, no new size), or put media after the text "
     "that should be shared.",
     "namespace_changes": "Keep model, adapter, KV precision and tenant the same for requests that should share.",
-    "capacity_evicts": "Raise the cache's capacity to the figure given, or let the disk tier hold what memory can't.",
-    "entries_evict": "Raise --cache-max-entries to the figure given.",
-    "ttl_evicts": "Raise the time to live to the figure given, or 0 for none: capacity alone then decides.",
+    "capacity_evicts": "Raise --prompt-cache-capacity-bytes to the figure given, or let the disk tier hold what memory can't.",
+    "entries_evict": "Raise --prompt-cache-max-entries to the figure given.",
+    "ttl_evicts": "Raise --prompt-cache-ttl to the figure given, or 0 for none: capacity alone then decides.",
     "dilution": "Route by session key or by prefix (a cache-aware balancer), so that a conversation's next turn finds its "
     "own machine.",
 }
