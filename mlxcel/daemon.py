@@ -104,7 +104,8 @@ class Daemon:
     def _signal(self) -> None:
         """First signal: finish what runs, then go. Second: go now."""
         self._signals += 1
-        log.info("stopping: %s", "finishing running answers" if self._signals == 1 else "at once")
+        how = f"finishing running answers (up to {DRAIN_S:.0f} s; another Ctrl-C or SIGTERM stops at once)"
+        log.info("stopping: %s", how if self._signals == 1 else "at once")
         self.service.stop(DRAIN_S if self._signals == 1 else 0.0)
 
     def _engine_thread(self, port: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import signal
 import socket
 import struct
 import threading
@@ -189,3 +190,24 @@ def test_the_best_cached_waits_least(talker: Path, tmp_path: Path) -> None:
         records = running.http.get(f"/admin/events?since={since}").json()["events"]
         begun = [e["tokens"] for record in records for e in record["events"] if e["type"] == "RequestArrived"]
         assert begun == [3000, 502, 300]
+
+
+def test_ctrl_c_during_an_answer_says_what_is_waited_for(talker: Path, tmp_path: Path) -> None:
+    """The first Ctrl-C finishes the answer and says how long that may take and what ends it sooner; the second ends it."""
+    with Daemon(talker, tmp_path / "data") as running:
+        body = {"prompt": prompt(1, 40), "max_tokens": 7000, "stream": True, "logit_bias": {"2": -100}}
+        address, data = wire(running, body)
+        with socket.create_connection(address) as connection:
+            connection.sendall(data)
+            assert connection.recv(4096)
+            running.process.send_signal(signal.SIGINT)
+            line = "stopping: finishing running answers (up to 20 s; another Ctrl-C or SIGTERM stops at once)"
+            for _ in range(200):
+                if line in running.log_path.read_text():
+                    break
+                time.sleep(0.05)
+            assert line in running.log_path.read_text()
+            assert running.process.poll() is None
+            running.process.send_signal(signal.SIGINT)
+            assert running.process.wait(60) == 0
+        assert "stopping: at once" in running.log_path.read_text()
