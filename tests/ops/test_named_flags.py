@@ -29,13 +29,13 @@ def test_the_runbook_names_flags_that_exist() -> None:
 
 
 def _options() -> set[str]:
-    from mlxcel.commands import cache, service
+    from mlxcel.commands import cache, machine
     from ops.diagnose.__main__ import diagnose
     from ops.fsck.__main__ import main as fsck
     from ops.replay.__main__ import main as replay
 
     found: set[str] = set()
-    waiting: list[object] = [cache.cache, diagnose, fsck, replay, *vars(service).values()]
+    waiting: list[object] = [cache.cache, machine.service, diagnose, fsck, replay]
     while waiting:
         command = waiting.pop()
         if isinstance(command, click.Group):
