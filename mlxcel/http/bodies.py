@@ -1,12 +1,16 @@
 """Read and decode a JSON body: size, media type, depth and types are checked before anything uses it."""
 
+import logging
 import re
 from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
+from litestar.exceptions import InternalServerException
 
 from mlxcel.http.errors import ApiError
+
+log = logging.getLogger("mlxcel.http")
 
 T = TypeVar("T")
 _PATH = re.compile(r" - at `\$\.?(.*?)`$")
@@ -21,7 +25,18 @@ async def read_json(request: Request[Any, Any, Any], into: type[T], max_depth: i
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind and kind != "application/json" and not kind.endswith("+json"):
         raise ApiError("unsupported_media_type", f"Send JSON with Content-Type: application/json, not {kind[:80]!r}.")
-    return decode_json(await request.body(), into, max_depth)
+    return decode_json(await _whole(request), into, max_depth)
+
+
+async def _whole(request: Request[Any, Any, Any]) -> bytes:
+    try:
+        return await request.body()
+    except InternalServerException as fault:
+        if not request.is_connected:  # Litestar clears this once a body was read: the fault is ours
+            raise
+        # Litestar's word for a client that closed its connection before the body was whole: no fault of the server.
+        log.debug("%s %s: the client left before its body was whole", request.method, request.url.path)
+        raise ApiError("cancelled", "The client closed the connection.") from fault
 
 
 def decode_json(body: bytes, into: type[T], max_depth: int) -> T:

@@ -1,9 +1,13 @@
 """Bad bodies: a 400 in OpenAI's shape that names the field, streamed or not, and nothing reaches the service."""
 
 import json
+import logging
+import socket
+import time
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.http import plain
 from tests.http.conftest import Running
@@ -183,6 +187,23 @@ def test_limits_on_size_and_media_type(serve: Any) -> None:
     assert_refused(plain.post(running.base + CHAT, content=b"{}", headers=form), 415)
     assert_refused(plain.get(running.base + "/nothing"), 404)
     assert_refused(plain.get(running.base + CHAT), 405)
+
+
+def test_a_client_that_leaves_inside_its_body_is_no_fault(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs one debug line, no error and no traceback; the next request is served."""
+    caplog.set_level(logging.DEBUG)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(head.encode() + b'{"messages": [')
+    for _ in range(200):
+        if "left before its body was whole" in caplog.text:
+            break
+        time.sleep(0.02)
+    assert post(running, CHAT, {"messages": [USER]}).status_code == 200
+    ours = [record for record in caplog.records if record.name == "mlxcel.http"]
+    assert [(record.levelname, record.exc_info) for record in ours] == [("DEBUG", None)]
+    assert ours[0].getMessage() == f"POST {CHAT}: the client left before its body was whole"
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_odd_but_valid_chats_are_served(running: Running) -> None:
