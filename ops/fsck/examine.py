@@ -43,6 +43,10 @@ def examine(data_dir: Path, owned: bool = False) -> Examined:
 
 
 def _log(report: Report, directory: Path) -> State | None:
+    wrong = _no_folder(directory, "log_damaged", "the cache starts empty")
+    if wrong is not None:
+        report.findings.append(wrong)
+        return None
     reader = LogReader(directory)
     try:
         found = reader.verify()
@@ -60,6 +64,17 @@ def _log(report: Report, directory: Path) -> State | None:
         text = f"{torn.cut_bytes} bytes of an unfinished record; the next start cuts them off"
         report.findings.append(Finding("log_torn", str(torn.file), text))
     return _state(report, reader, directory)
+
+
+def _no_folder(path: Path, kind: str, then: str) -> Finding | None:
+    """Return what is wrong when a file, or a link to nowhere, stands where a folder belongs."""
+    if path.is_symlink() and not path.exists():
+        # Most likely a disk that isn't mounted: nothing that a repair should touch.
+        return Finding("link_broken", str(path), f"a link to {path.readlink()}, which isn't there: mount or restore it")
+    if not path.exists() or path.is_dir():
+        return None
+    text = "a file, not a folder: move this file away, or put the folder back"
+    return Finding(kind, str(path), text, f"set the file aside; {then}")
 
 
 def _only_history(report: Report, reader: LogReader, fault: LogCorrupt | LogNewerThanCode) -> bool:
@@ -100,6 +115,10 @@ def _state(report: Report, reader: LogReader, directory: Path) -> State | None:
 
 def _tier(examined: Examined, directory: Path) -> None:
     report = examined.report
+    wrong = _no_folder(directory, "store_unreadable", "a new store is begun")
+    if wrong is not None:
+        report.findings.append(wrong)
+        return
     if not (directory / DATA_FILE).exists():
         return
     try:

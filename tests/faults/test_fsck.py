@@ -140,6 +140,26 @@ def test_unreadable_parts_are_set_aside_on_request(what: str, filled: Filled, tm
     assert run("fsck", data).returncode == 0
 
 
+@pytest.mark.parametrize(("name", "kind"), [("kv", "store_unreadable"), ("log", "log_damaged")])
+def test_a_file_where_a_folder_belongs(name: str, kind: str, tmp_path: Path) -> None:
+    """It is named with what to do, exit code 1; --repair renames it, but leaves a link to a disk that is away."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / name).write_text("not a folder")
+    found = run("fsck", data)
+    assert found.returncode == 1
+    assert f"{kind}: {data / name}: a file, not a folder" in found.stdout
+    assert "move this file away" in found.stdout
+    assert run("fsck", data, "--repair").returncode == 0
+    assert (data / f"{name}.damaged-1").read_text() == "not a folder"
+    assert run("fsck", data).returncode == 0
+    (data / name).symlink_to(tmp_path / "unmounted")
+    for flags in ([], ["--repair"]):
+        found = run("fsck", data, *flags)
+        assert (found.returncode, "mount or restore it" in found.stdout) == (1, True)
+        assert (data / name).is_symlink()
+
+
 def test_beside_a_running_daemon(filled: Filled, tmp_path: Path) -> None:
     """fsck reads alongside; --repair and compact refuse with exit code 3 and name the owner; nothing is disturbed."""
     data = filled.copy(tmp_path / "data")
