@@ -43,6 +43,20 @@ def test_a_trace_becomes_arrivals(replay: Call, small: Path, tmp_path: Path) -> 
         assert result["tokens_saved"] == 7 * 512
 
 
+def test_an_import_writes_where_one_stands(
+    replay: Call, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --out the arrivals go into the current directory, not beside the trace."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    done = replay("import", "--format", "mooncake", small)
+    assert done.exit_code == 0, done.stderr
+    assert "in small.arrivals" in done.stdout
+    assert [path.name for path in here.iterdir()] == ["small.arrivals"]
+    assert not small.with_suffix(".arrivals").exists()
+
+
 def test_a_sweep_runs_in_processes_of_its_own(replay: Call, small: Path) -> None:
     """Two workers give what one gives."""
     args = ["what-if", small, "--sweep", "blocks=2,4,8", "--policy", "gdsf", "--policy", "lru", "--json"]

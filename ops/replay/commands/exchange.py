@@ -45,12 +45,12 @@ def export(source: Path, out: Path, redact: bool, as_json: bool) -> int:
 @click.command("import", epilog=EXIT_CODES)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--format", "form", type=click.Choice(["mooncake"]), required=True, help="What FILE is.")
-@click.option("--out", type=click.Path(path_type=Path), help="The file to write. [default: FILE with .arrivals]")
+@click.option("--out", type=click.Path(path_type=Path), help="The file to write. [default: FILE's name with .arrivals, here]")
 @json_flag
 @guarded
 def import_command(file: Path, form: str, out: Path | None, as_json: bool) -> None:
     """Turn a published trace into arrivals for what-if."""
-    out = out or file.with_suffix(".arrivals")
+    out = out or Path(file.with_suffix(".arrivals").name)  # traces often lie where nothing should be written
     if out.exists():
         raise Unusable(f"{out} is there already")
     try:
