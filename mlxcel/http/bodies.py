@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 from litestar import Request
 from litestar.exceptions import InternalServerException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
 from mlxcel.http.errors import ApiError
 
@@ -30,13 +31,19 @@ async def read_json(request: Request[Any, Any, Any], into: type[T], max_depth: i
 
 async def _whole(request: Request[Any, Any, Any]) -> bytes:
     try:
-        return await request.body()
+        body = await request.body()
+    except RequestEntityTooLarge as fault:
+        limit_bytes = request.app.state.context.settings.max_body_bytes
+        raise ApiError("too_large", f"The request body is larger than the limit of {limit_bytes} bytes.") from fault
     except InternalServerException as fault:
         if not request.is_connected:  # Litestar clears this once a body was read: the fault is ours
             raise
         # Litestar's word for a client that closed its connection before the body was whole: no fault of the server.
         log.debug("%s %s: the client left before its body was whole", request.method, request.url.path)
         raise ApiError("cancelled", "The client closed the connection.") from fault
+    if not body:
+        raise ApiError("invalid_request", "The request body is empty; send JSON.")
+    return body
 
 
 def decode_json(body: bytes, into: type[T], max_depth: int) -> T:

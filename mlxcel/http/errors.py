@@ -114,8 +114,7 @@ def as_api_error(fault: Exception) -> ApiError:
         return ApiError("cache_suspended", f"The cache takes no decisions now: {fault}")
     if isinstance(fault, HTTPException) and fault.status_code < 500:
         kind = _KIND_OF_STATUS.get(fault.status_code, "invalid_request")
-        message = "Request body too large." if kind == "too_large" else fault.detail
-        return ApiError(kind, message)
+        return ApiError(kind, fault.detail)
     return ApiError("internal", "The server had an error while processing your request.")
 
 

@@ -16,6 +16,7 @@ from mlxcel.http.errors import ApiError
 from mlxcel.http.settings import ApiKey, HttpSettings
 
 PUBLIC_PATHS = frozenset({"/", "/health", "/v1/health"})
+NO_KEY = "No API key was sent; send it as Authorization: Bearer KEY."
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -81,8 +82,10 @@ class Guard:
         if not keys:
             return ApiKey("")
         given = given_key(headers)
+        if not given:
+            raise ApiError("unauthorized", NO_KEY)
         matches = [entry for entry in keys if same_secret(given, entry.key)]  # all are compared: no early end to time
-        if not given or not matches:
+        if not matches:
             raise ApiError("unauthorized", "Incorrect API key provided.")
         return matches[0]
 

@@ -57,6 +57,7 @@ def test_malformed_json_is_a_400(running: Running) -> None:
         for path in (CHAT, COMPLETIONS):
             error = assert_refused(post(running, path, body))
             assert error["type"] == "invalid_request_error", name
+            assert (error["message"] == "The request body is empty; send JSON.") is (body == b"")
     assert running.service.requests == []
     assert post(running, CHAT, {"messages": [USER]}).status_code == 200
 
@@ -182,7 +183,8 @@ def test_limits_on_size_and_media_type(serve: Any) -> None:
 
     running = serve(HttpSettings(max_body_bytes=1000))
     body = json.dumps({"messages": [{"role": "user", "content": "x" * 2000}]}).encode()
-    assert assert_refused(post(running, CHAT, body), 413)["message"] == "Request body too large."
+    too_large = "The request body is larger than the limit of 1000 bytes."
+    assert assert_refused(post(running, CHAT, body), 413)["message"] == too_large
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert_refused(plain.post(running.base + CHAT, content=b"{}", headers=form), 415)
     assert_refused(plain.get(running.base + "/nothing"), 404)

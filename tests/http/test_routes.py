@@ -109,8 +109,13 @@ def test_keys_open_the_api_and_separate_tenants(serve: Any) -> None:
     running = serve(HttpSettings(api_keys=(ApiKey("key-a", "a"), ApiKey("key-b", "b"))))
     url = f"{running.base}/v1/chat/completions"
     body = {"messages": [{"role": "user", "content": "the quick brown fox " * 10}]}
-    assert plain.post(url, json=body).status_code == 401
-    assert plain.post(url, json=body, headers={"authorization": "Bearer wrong"}).status_code == 401
+    none, wrong = (
+        plain.post(url, json=body, headers=headers) for headers in ({}, {"authorization": "Bearer wrong"})
+    )
+    assert none.json()["error"]["message"] == "No API key was sent; send it as Authorization: Bearer KEY."
+    assert wrong.json()["error"]["message"] == "Incorrect API key provided."
+    for answer in (none, wrong):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
     assert plain.get(f"{running.base}/health").status_code == 200
     cached = [
         plain.post(url, json=body, headers=headers).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
