@@ -48,7 +48,7 @@ def diagnose(path: Path, text_of: TextOf = None, instances: int = 1, last: int =
         tick(1)
         found = [*causes_of(told, pairs, text_of), *evictions_of(path, told)]
     held = conditions(told, pairs)
-    spread = spread_over(told, sorted({*USUAL_MACHINES, instances}), held[1].value)
+    spread = spread_over(told, sorted({*USUAL_MACHINES, instances}), held[1].value or 0.0)
     spread_finding = dilution(told, spread, instances)
     if spread_finding is not None:
         found.append(spread_finding)
@@ -96,7 +96,7 @@ def lines(diagnosis: Diagnosis) -> list[str]:
                 said.append(f"   {e.request} parts from {e.against} at token {e.position}:{texts} {e.ours} / {e.theirs}")
         said.append(f"   what to do: {one.advice}")
     said.append("conditions under which a prefix cache pays:")
-    said += [f"  {'yes' if c.holds else 'no '}  {c.name}: {c.value} (wanted: {c.wanted})" for c in diagnosis.conditions]
+    said += [_condition(condition) for condition in diagnosis.conditions]
     said.append("the same requests over N machines (share of prompt tokens reused; room for all):")
     said += [
         f"  N={s.machines}: random routing {s.random_rate:.1%}, by session {s.sticky_rate:.1%}"
@@ -107,6 +107,12 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.left_out:
         said.append(f"({diagnosis.left_out} earlier requests were left out)")
     return said
+
+
+def _condition(one: Condition) -> str:
+    if one.value is None:
+        return f"  ?    {one.name}: not known, the prompts don't show where it ends (wanted: {one.wanted})"
+    return f"  {'yes' if one.holds else 'no '}  {one.name}: {one.value} (wanted: {one.wanted})"
 
 
 def plain(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -80,25 +80,26 @@ def dilution(told: Told, spread: list[Spread], instances: int) -> Finding | None
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One of the three conditions: its figure, and whether a prefix cache pays by it."""
+    """One of the three conditions: its figure, and whether a prefix cache pays by it; None where the log can't tell."""
 
     name: str
-    value: float
+    value: float | None
     wanted: str
-    holds: bool
+    holds: bool | None
 
 
 def conditions(told: Told, pairs: list[Pair]) -> list[Condition]:
     """Return the system prompt's share of the input, the share of requests with the same one, and turns a session."""
     firsts = _first_prompts(told, pairs)
     system, same = _system_lengths(firsts)
+    if len(firsts) < 2:
+        system = _parted(pairs)
     turns = _turns(told, len(firsts))
     mean_input = told.prompt_tokens / max(1, len(told.asked))
-    mean_system = sum(system) / max(1, len(system))
-    share = mean_system / mean_input if mean_input else 0.0
+    share = sum(system) / len(system) / mean_input if system and mean_input else None
     return [
-        Condition("system prompt's share of the input", round(share, 3), f"at least {LEAST_SYSTEM_SHARE}",
-                  share >= LEAST_SYSTEM_SHARE),
+        Condition("system prompt's share of the input", None if share is None else round(share, 3),
+                  f"at least {LEAST_SYSTEM_SHARE}", None if share is None else share >= LEAST_SYSTEM_SHARE),
         Condition("share of requests with the same system prompt", round(same, 3), "high; the more machines, the higher",
                   same >= 0.5),
         Condition("turns a session", round(turns, 2), f"more than {FEWEST_TURNS:.0f}", turns > FEWEST_TURNS),
@@ -131,6 +132,16 @@ def _system_lengths(firsts: list[Asked]) -> tuple[list[int], float]:
         group = group + 1 if common >= BLOCK_TOKENS else 1
         largest = max(largest, group)
     return shared, largest / len(ordered)
+
+
+def _parted(pairs: list[Pair]) -> list[int]:
+    """Return what one conversation says of its system prompt: how far prompts agree that part within the earlier one.
+
+    The shortest of these counts for all, since later turns may share history too. Empty where every prompt goes on from
+    an earlier one, or repeats it: then nothing shows where the system prompt ends.
+    """
+    found = [p.meeting.prefix for p in pairs if p.meeting.prefix < p.theirs.length - 2]
+    return [min(found)] if found else []
 
 
 def _turns(told: Told, conversations: int) -> float:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlxcel.cli import main as mlxcel
+from mlxcel.core.keys import ANONYMOUS_SESSION
 from mlxcel.core.tokens import from_ids
 from ops.diagnose.__main__ import diagnose as command
 from ops.diagnose.align import compare
@@ -41,6 +42,30 @@ def test_a_healthy_log_gives_no_finding(tmp_path: Path) -> None:
     assert found.token_rate > 0.8
     assert all(condition.holds for condition in found.conditions)
     assert found.conditions[2].value == 5.0
+
+
+@pytest.mark.parametrize("session", ["one key", ANONYMOUS_SESSION])
+def test_one_long_system_prompt_has_its_share(session: str, tmp_path: Path) -> None:
+    """Four questions under one long system prompt show its share, whether or not they name one session."""
+    driver = Driver(planted.policy())
+    for n, question in enumerate(["what is up?", "why is that?", "how so, please?", "tell me more"]):
+        driver.serve(f"r{n}", planted.ids_of(planted.SYSTEM + "\nuser: " + question), list(b"well"), session=session)
+    found = run(driver, tmp_path)
+    share = found.conditions[0]
+    assert share.holds is True
+    assert share.value is not None
+    assert share.value > 0.9
+    assert "  yes  system prompt's share of the input: 0.9" in "\n".join(lines(found))
+
+
+def test_a_share_that_the_log_cannot_tell_is_not_known(tmp_path: Path) -> None:
+    """The same prompt over and over shows no end of the system prompt: the share is unknown, neither 0 nor a no."""
+    driver = Driver(planted.policy())
+    for n in range(4):
+        driver.serve(f"r{n}", planted.ids_of(planted.SYSTEM), list(b"well"), session=ANONYMOUS_SESSION)
+    found = run(driver, tmp_path)
+    assert (found.conditions[0].value, found.conditions[0].holds) == (None, None)
+    assert "system prompt's share of the input: not known" in "\n".join(lines(found))
 
 
 def test_evidence_shows_place_and_text(tmp_path: Path) -> None:
@@ -124,6 +149,7 @@ def test_the_command_prints_and_exits(tmp_path: Path) -> None:
     fine = runner.invoke(command, [str(planted.healthy().write_log(tmp_path / "fine"))])
     bad = runner.invoke(command, [str(planted.timestamp().write_log(tmp_path / "bad")), "--json"])
     none = runner.invoke(command, [str(tmp_path / "none")])
+    assert none.stderr.startswith("mlxcel diagnose: ")
     assert (fine.exit_code, bad.exit_code, none.exit_code) == (0, 1, 2)
     assert "nothing found" in fine.stdout
     forwarded = runner.invoke(mlxcel, ["diagnose", str(tmp_path / "fine")])

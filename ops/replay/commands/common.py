@@ -26,6 +26,12 @@ class Unusable(Exception):
     """The request can't be answered from this source; the message says why."""
 
 
+def program() -> str:
+    """Return the name under which the running command was called, for messages."""
+    context = click.get_current_context(silent=True)
+    return "mlxcel diagnose" if context is not None and context.command.name == "diagnose" else "mlxcel-replay"
+
+
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     """Turn faults into a line on stderr and the documented exit code."""
 
@@ -34,18 +40,18 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(*args, **chosen)
         except (NoHistory, Unusable, BadTrace) as fault:
-            click.echo(f"mlxcel-replay: {fault}", err=True)
+            click.echo(f"{program()}: {fault}", err=True)
             sys.exit(UNUSABLE)
         except (StorageError, BadFile, msgspec.MsgspecError) as fault:
-            click.echo(f"mlxcel-replay: {fault}", err=True)
+            click.echo(f"{program()}: {fault}", err=True)
             sys.exit(DIVERGED)
         except (KeyError, ValueError, AssertionError) as fault:
-            click.echo(f"mlxcel-replay: a record does not fit what came before it: {fault!r}", err=True)
+            click.echo(f"{program()}: a record does not fit what came before it: {fault!r}", err=True)
             sys.exit(DIVERGED)
         except BrokenPipeError:
             raise  # click ends quietly when the reader of our output has gone
         except OSError as fault:
-            click.echo(f"mlxcel-replay: {fault}", err=True)
+            click.echo(f"{program()}: {fault}", err=True)
             sys.exit(UNUSABLE)
         sys.exit(code or FINE)
 
