@@ -183,11 +183,12 @@ class Daemon:
     def _say_hello(self, port: int, name: str) -> None:
         host = self.settings.host if ":" not in self.settings.host else f"[{self.settings.host}]"
         base = f"http://{host}:{port}"
+        key = ' -H "Authorization: Bearer $KEY"' if self.settings.api_keys else ""  # a key itself is never printed
         with contextlib.suppress(OSError):  # where output goes to a full disk there is nobody to tell
             print(
                 f"mlxcel serves {name} at {base}\n"
                 f"data in {self.settings.data_dir}\n"
-                f"try: curl {base}/v1/chat/completions -H 'content-type: application/json' "
+                f"try: curl {base}/v1/chat/completions -H 'content-type: application/json'{key} "
                 f'-d \'{{"messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}\'',
                 flush=True,
             )

@@ -1,5 +1,8 @@
 """Tenants of one daemon: none learns of another's prompts by what is cached, and no key is ever shown."""
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,18 @@ def cached(daemon: Daemon, key: str, prompt: str = SECRET, **more: Any) -> int:
     answer = daemon.http.post("/v1/completions", json=body, headers=headers(key))
     assert answer.status_code == 200, answer.text
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_the_line_to_try_asks_for_a_key(daemon: Daemon) -> None:
+    """Where keys are set the first lines' curl command sends $KEY, works as it is pasted, and shows no key."""
+    said = daemon.log_path.read_text()
+    line = next(line for line in said.splitlines() if line.startswith("try: curl"))
+    assert '-H "Authorization: Bearer $KEY"' in line
+    assert "sk-" not in said
+    if shutil.which("curl"):
+        command = ["sh", "-c", line.removeprefix("try: ")]
+        done = subprocess.run(command, env={**os.environ, "KEY": "sk-bob"}, capture_output=True, text=True, check=True)
+        assert '"choices"' in done.stdout
 
 
 def test_probing_finds_nothing_of_another_tenant(daemon: Daemon, places: tuple[Path, Path, Path]) -> None:
