@@ -57,6 +57,15 @@ def test_an_import_writes_where_one_stands(
     assert not small.with_suffix(".arrivals").exists()
 
 
+def test_the_share_of_blocks_and_tokens_comes_first(replay: Call, small: Path) -> None:
+    """A trace's table leads with what was saved, then counts requests."""
+    header, *rows = replay("what-if", small, "--policy", "lru").stdout.splitlines()
+    columns = ["of blocks", "of tokens", "tokens saved", "requests", "any hit", "evictions"]
+    places = [header.index(name) for name in columns]
+    assert places == sorted(places)
+    assert rows[0].split()[:3] == ["lru", "46.67%", "56.00%"]
+
+
 def test_a_sweep_runs_in_processes_of_its_own(replay: Call, small: Path) -> None:
     """Two workers give what one gives."""
     args = ["what-if", small, "--sweep", "blocks=2,4,8", "--policy", "gdsf", "--policy", "lru", "--json"]
