@@ -50,18 +50,6 @@ def cached(daemon: Daemon, key: str, prompt: str = SECRET, **more: Any) -> int:
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def test_the_line_to_try_asks_for_a_key(daemon: Daemon) -> None:
-    """Where keys are set the first lines' curl command sends $KEY, works as it is pasted, and shows no key."""
-    said = daemon.log_path.read_text()
-    line = next(line for line in said.splitlines() if line.startswith("try: curl"))
-    assert '-H "Authorization: Bearer $KEY"' in line
-    assert "sk-" not in said
-    if shutil.which("curl"):
-        command = ["sh", "-c", line.removeprefix("try: ")]
-        done = subprocess.run(command, env={**os.environ, "KEY": "sk-bob"}, capture_output=True, text=True, check=True)
-        assert '"choices"' in done.stdout
-
-
 def test_probing_finds_nothing_of_another_tenant(daemon: Daemon, places: tuple[Path, Path, Path]) -> None:
     """20 guesses of another tenant's prompt are all cold, by usage and by probe, warm and after a restart (B097)."""
     assert cached(daemon, "sk-alice-1") == 0
@@ -114,6 +102,18 @@ def test_neither_keys_nor_prompts_are_shown(daemon: Daemon, places: tuple[Path, 
         for word in ("sk-alice", "sk-bob", "sk-root", "Falcon"):
             assert word not in text
     assert (data / "tenant-secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_line_to_try_asks_for_a_key(daemon: Daemon) -> None:
+    """Where keys are set the first lines' curl command sends $KEY, works as it is pasted, and shows no key."""
+    said = daemon.log_path.read_text()
+    line = next(line for line in said.splitlines() if line.startswith("try: curl"))
+    assert '-H "Authorization: Bearer $KEY"' in line
+    assert "sk-" not in said
+    if shutil.which("curl"):
+        command = ["sh", "-c", line.removeprefix("try: ")]
+        done = subprocess.run(command, env={**os.environ, "KEY": "sk-bob"}, capture_output=True, text=True, check=True)
+        assert '"choices"' in done.stdout
 
 
 def test_tenants_survive_a_restart(daemon: Daemon, places: tuple[Path, Path, Path]) -> None:
