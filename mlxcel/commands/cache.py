@@ -1,11 +1,12 @@
 """`mlxcel cache` and `mlxcel prefix`: look at and change the cache of a running daemon."""
 
 import json
+import sys
 from typing import Any
 
 import click
 
-from mlxcel.commands.client import Asker, key_option, show, url_option
+from mlxcel.commands.client import REFUSED_EXIT, Asker, key_option, show, url_option
 
 _COLUMNS = ("entry", "tokens", "bytes", "hits", "idle_s", "tiers", "session", "origin")
 
@@ -67,12 +68,30 @@ def show_entry(url: str, key: str, entry: int, tokens: bool) -> None:
 @click.option("--older-than-s", type=float)
 @click.option("--yes", is_flag=True, help="Do it; without this only what would go is shown.")
 def remove(url: str, key: str, entries: tuple[int, ...], yes: bool, **wanted: Any) -> None:
-    """Delete entries by number, or all that match the filters."""
+    """Delete entries by number, or all that match the filters. Exit code 1 where one doesn't exist or is refused."""
     chosen = {name: value for name, value in wanted.items() if value is not None}
     if bool(entries) == bool(chosen):
         raise click.UsageError("give entry numbers or filters")
     which: dict[str, Any] = {"entries": list(entries)} if entries else {"filter": chosen}
-    show(Asker(url, key).post("/admin/entries/delete", {**which, "dry_run": not yes}))
+    answer = Asker(url, key).post("/admin/entries/delete", {**which, "dry_run": not yes})
+    show(answer)
+    wrong = _wrong(entries, answer)
+    for sentence in wrong:
+        click.echo(f"mlxcel: {sentence}", err=True)
+    if wrong:
+        sys.exit(REFUSED_EXIT)
+
+
+def _wrong(entries: tuple[int, ...], answer: Any) -> list[str]:
+    """Return a sentence for each entry that wasn't, or would not be, deleted. A dry run leaves unknown ones out."""
+    if answer["dry_run"]:
+        refused = {entry: "unknown_entry" for entry in entries if entry not in answer["entries"]}
+    else:
+        refused = {row["subject"]: row["reason"] for row in answer["refused"]}
+    return [
+        f"there is no entry {entry}" if reason == "unknown_entry" else f"entry {entry} is not deleted: {reason}"
+        for entry, reason in refused.items()
+    ]
 
 
 @cache.command("probe")

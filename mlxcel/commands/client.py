@@ -45,7 +45,7 @@ class Asker:
         try:
             return self._opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as fault:
-            raise _stop(f"{self._url} refuses: {_message(fault)}", REFUSED_EXIT) from None
+            raise _stop(_message(fault), REFUSED_EXIT) from None
         except (urllib.error.URLError, OSError) as fault:
             reason = getattr(fault, "reason", fault)
             raise _stop(

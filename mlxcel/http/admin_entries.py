@@ -152,8 +152,10 @@ def _outcome(answer: dict[str, Any]) -> ASGIResponse:
     refused = answer.get("refused")
     if not refused:
         return json_reply(answer)
-    reason = str(refused[0]["reason"])
-    raise ApiError("not_found" if reason.startswith("unknown") else "conflict", f"Refused: {reason}.", param=None)
+    subject, reason = str(refused[0]["subject"]), str(refused[0]["reason"])
+    if reason.startswith("unknown_"):  # unknown_entry, unknown_pin
+        raise ApiError("not_found", f"There is no {reason.removeprefix('unknown_')} {subject}.")
+    raise ApiError("conflict", f"Refused: {reason}.")
 
 
 HANDLERS = (

@@ -1,6 +1,8 @@
 """The operator's routes against the real daemon."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.daemon import Daemon
+from tests.e2e.daemon import ROOT, Daemon
 from tests.e2e.test_road import prompt
 
 
@@ -92,6 +94,32 @@ def test_demote_promote_pin_and_delete(daemon: Daemon) -> None:
     assert daemon.complete(prompt(3, 90), 1)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     post(daemon, "entries/delete", 400)
     post(daemon, "entries/delete", 400, filter={"sesion": "ben"})
+
+
+def mlxcel(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command against the daemon."""
+    command = [sys.executable, "-m", "mlxcel.cli", *words, "--url", daemon.url]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_commands_say_which_entry_does_not_exist(daemon: Daemon) -> None:
+    """`cache rm`, dry or not, and `prefix pin` name the unknown entry and end with code 1; what is known goes on."""
+    known = str(get(daemon, "entries?session=ann")["entries"][0]["entry"])
+    dry, done = mlxcel(daemon, "cache", "rm", "9999"), mlxcel(daemon, "cache", "rm", "9999", "--yes")
+    for found in (dry, done):
+        assert (found.returncode, found.stderr) == (1, "mlxcel: there is no entry 9999\n")
+        assert json.loads(found.stdout)["entries"] == []
+    both = mlxcel(daemon, "cache", "rm", known, "9999")
+    assert (both.returncode, json.loads(both.stdout)["entries"]) == (1, [int(known)])
+    assert mlxcel(daemon, "cache", "rm", known).returncode == 0
+    pinned = mlxcel(daemon, "prefix", "pin", "shop", "9999")
+    assert (pinned.returncode, pinned.stderr) == (1, "mlxcel: There is no entry 9999.\n")
+    free = mlxcel(daemon, "prefix", "unpin", "nobody")
+    assert (free.returncode, free.stderr) == (1, "mlxcel: There is no pin nobody.\n")
+    mlxcel(daemon, "prefix", "pin", "shop", known)
+    kept = mlxcel(daemon, "cache", "rm", known, "--yes")
+    assert (kept.returncode, kept.stderr) == (1, f"mlxcel: entry {known} is not deleted: pinned\n")
+    assert mlxcel(daemon, "prefix", "unpin", "shop").returncode == 0
 
 
 def test_limits_change_as_an_event(daemon: Daemon) -> None:
