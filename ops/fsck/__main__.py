@@ -3,6 +3,7 @@
 Exit codes: 0 nothing is wrong (or all was repaired), 1 something is wrong, 2 wrong usage, 3 a daemon owns the directory.
 """
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -38,6 +39,21 @@ def _fail(message: object, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _words(fault: Exception, data_dir: Path) -> str:
+    """Return a fault as a sentence with what to do; operating faults of storage already are one."""
+    if not isinstance(fault, OSError):
+        return str(fault)
+    place = fault.filename or data_dir
+    match fault.errno:
+        case errno.EROFS:
+            return f"{place} is on a volume that is mounted read-only; mount it writable, or work on a copy elsewhere"
+        case errno.EACCES | errno.EPERM:
+            return f"{place} may not be opened or changed by this user; run this as the owner of {data_dir}"
+        case errno.ENOSPC:
+            return f"no room for {place}; free some space on its volume and run this again"
+    return f"{place}: {fault.strerror or fault}"
+
+
 def _must_exist(data_dir: Path) -> None:
     if not data_dir.is_dir():
         _fail(f"{data_dir} is no data directory", USAGE)
@@ -59,7 +75,7 @@ def fsck(data_dir: Path, mend: bool, as_json: bool) -> None:
     except DirectoryLocked as fault:
         _fail(fault, IN_USE)
     except (StorageError, OSError) as fault:
-        _fail(fault, WRONG)
+        _fail(_words(fault, data_dir), WRONG)
     click.echo(json.dumps(msgspec.to_builtins(report)) if as_json else "\n".join(report.say()))
     left = [f for f in report.findings if f.kind not in HARMLESS and not (mend and f.repair)]
     sys.exit(WRONG if left else 0)
@@ -76,14 +92,14 @@ def compact(data_dir: Path) -> None:
     except DirectoryLocked as fault:
         _fail(fault, IN_USE)
     except (StorageError, OSError) as fault:
-        _fail(fault, WRONG)
+        _fail(_words(fault, data_dir), WRONG)
     click.echo(f"{data_dir / 'kv' / DATA_FILE}: {before} bytes before, {after} bytes after")
 
 
 @click.command("migrate")
 @_data_dir
-@click.option("--check", "only_check", is_flag=True, required=True, help="Say what the next start will change.")
-def migrate(data_dir: Path, only_check: bool) -> None:
+@click.option("--check", is_flag=True, help="Say what the next start will change, which is all that this command does.")
+def migrate(data_dir: Path, check: bool) -> None:
     """Say which steps bring the store to this program's schema; `serve` takes them when it starts. Changes nothing.
 
     Exit codes: 0 up to date, 1 steps are pending or the store is newer than this program.

@@ -18,7 +18,7 @@ class Report(msgspec.Struct):
     data_dir: str
     running_pid: int | None = None
     log_segments: int = 0
-    log_records: int = 0
+    log_records: int = 0  # with checkpoints; `mlxcel-replay --verify` counts records alone
     log_bytes: int = 0
     pieces: int = 0
     stored_bytes: int = 0
@@ -32,7 +32,7 @@ class Report(msgspec.Struct):
         owner = f", in use by process {self.running_pid}" if self.running_pid is not None else ""
         lines = [
             f"{self.data_dir}{owner}",
-            f"log    {self.log_records} records in {self.log_segments} segments, {self.log_bytes} bytes",
+            f"log    {self.log_records} records and checkpoints in {self.log_segments} segments, {self.log_bytes} bytes",
             f"tier   {self.pieces} pieces, {self.stored_bytes} bytes stored, {self.file_bytes} bytes of file",
             f"state  {self.referred} pieces on disk by the log",
         ]

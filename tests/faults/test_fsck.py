@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from tests.e2e.daemon import ROOT, Daemon, environment
-from tests.faults.support import ALWAYS, Filled
+from tests.faults.support import ALWAYS, Filled, root_only
 
 
 def run(command: str, data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +41,10 @@ def test_a_healthy_directory(filled: Filled, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all is well" in done.stdout
     assert snapshot(data) == before
-    assert run("migrate", data, "--check").returncode == 0
+    checked = run("migrate", data, "--check")
+    assert checked.returncode == 0
+    assert run("migrate", data).stdout == checked.stdout
+    assert "records and checkpoints in" in done.stdout
     done = run("compact", data)
     assert done.returncode == 0, done.stderr
     assert run("fsck", data).returncode == 0
@@ -171,6 +174,26 @@ def test_beside_a_running_daemon(filled: Filled, tmp_path: Path) -> None:
             assert done.returncode == 3
             assert str(daemon.process.pid) in done.stderr
         assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+
+
+def test_a_read_only_volume_is_told_in_a_sentence(filled: Filled, tmp_path: Path) -> None:
+    """fsck reads there; --repair and compact say that the volume is read-only and what to do, and change nothing."""
+    root_only()
+    place = tmp_path / "volume"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        data = filled.copy(place / "data")
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        assert run("fsck", data).returncode == 0
+        for command, flags in (("fsck", ["--repair"]), ("compact", [])):
+            done = run(command, data, *flags)
+            assert done.returncode == 1
+            assert f"{data / 'owner.lock'} is on a volume that is mounted read-only; mount it writable" in done.stderr
+            assert "Errno" not in done.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
