@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
 
 class Daemon:
-    """`run` returns the exit code: 0 stopped as asked, 2 bad settings, 3 can't start or the engine died."""
+    """`run` returns the exit code: 0 stopped as asked, 3 could not start or the engine died."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -207,6 +207,7 @@ def http_settings(settings: Settings, port: int) -> Any:
         admin_tokens=settings.admin_tokens,
         allowed_hosts=settings.allowed_hosts,
         metrics=settings.metrics,
+        data_dir=str(settings.data_dir),
         default_max_tokens=settings.predict_tokens,
         test_forced_tokens=os.environ.get("MLXCEL_TEST_FORCED_TOKENS") == "1",
     )

@@ -8,7 +8,7 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.response.base import ASGIResponse
 
-from mlxcel.http import admin, admin_entries
+from mlxcel.http import admin, admin_entries, admin_history
 from mlxcel.http.anthropic import count_tokens, messages
 from mlxcel.http.cache_routes import cache_probe, cache_reset, cache_stats
 from mlxcel.http.context import HttpContext, JobsPort, context_of
@@ -53,6 +53,7 @@ ROUTES = (
     metrics,
     *admin.HANDLERS,
     *admin_entries.HANDLERS,
+    *admin_history.HANDLERS,
 )
 
 

@@ -31,6 +31,7 @@ class HttpSettings(msgspec.Struct, frozen=True):
     admin_tokens: bool = False  # may /admin show tokens and text
     allowed_hosts: tuple[str, ...] = ()
     metrics: bool = False
+    data_dir: str = ""  # whose log /admin/explain, diagnosis and what-if read
     default_max_tokens: int = 2048
     default_temperature: float = 0.8  # sampling defaults are llama-server's
     default_top_p: float = 0.95
