@@ -12,7 +12,9 @@ NAMED = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 SETTINGS = {name for row in table().values() for flag in row.flags for name in flag.names}
 
 
-@pytest.mark.parametrize("file", sorted(p.name for p in (ROOT / "ops/diagnose").glob("*.py") if p.name != "__main__.py"))
+@pytest.mark.parametrize(
+    "file", sorted(p.name for p in (ROOT / "ops/diagnose").glob("*.py") if p.name != "__main__.py")
+)
 def test_advice_names_settings_that_exist(file: str) -> None:
     """Every flag that the diagnosis can tell someone to set is in the table of settings."""
     named = set(NAMED.findall((ROOT / "ops/diagnose" / file).read_text("utf-8")))
