@@ -32,6 +32,7 @@ class Questions:
         self.spill = spill
         self.rates = rates
         self.apc_hash = apc_hash
+        self._started_us = cache.now_us()
         self.warmup: WarmUp | None = None
         self.disk_gauges: Callable[[], dict[str, Any]] = dict  # what the disk side counts outside the log
         self._answers: dict[str, Callable[..., Any]] = {
@@ -98,6 +99,12 @@ class Questions:
             "pieces": len(state.blobs),
             "requests_running": len(state.requests),
             "suspended": self.cache.suspended,
+            "uptime_s": (self.cache.now_us() - self._started_us) / 1e6,
+            "tiers": {
+                "memory_bytes": sum(state.memory_bytes.values()),
+                "disk_bytes": state.disk_bytes,
+                "spill_queue_bytes": self.spill.queued_bytes() if self.spill is not None else 0,
+            },
             "memory": self.engine.memory(),
         }
 
