@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, get, post
+from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from mlxcel.http.bodies import read_json
@@ -40,7 +41,7 @@ _FLAGS = {
 
 
 @get("/admin/explain/{request_id:str}", summary="Why this request hit, missed or was refused")
-async def admin_explain(request: Request[Any, Any, Any], request_id: str) -> ASGIResponse:
+async def admin_explain(request: Request[Any, Any, Any], request_id: FromPath[str]) -> ASGIResponse:
     """Candidates, where each diverged, which rule decided; from the log. 404 for a request that it does not hold."""
     return json_reply(await _run(context_of(request), ("ops.replay", "explain"), (), request_id))
 
