@@ -24,7 +24,11 @@ def main() -> None:
 
 
 def _serve(**chosen: Any) -> None:
-    """Start the daemon. A flag wins over its environment variable, which wins over the default."""
+    """Start the daemon. A flag wins over its environment variable, which wins over the default.
+
+    Exit codes: 0 stopped as asked, 2 a bad setting, 3 it could not start (model, data directory, address) or its engine
+    died.
+    """
     found = loaded(chosen)
     refuse_missing(found)
     if found.settings.fast_blas:

@@ -54,6 +54,9 @@ def _model(settings: Any) -> Iterator[Finding]:
     except ModelError as fault:
         yield "bad", "model", str(fault)
         return
+    if path.is_file():
+        yield "bad", "model", f"{path} is a file; an mlx-lm model is a directory"
+        return
     if not path.is_dir():
         yield "ok", "model", f"{path} will be fetched from the model hub"
         return

@@ -15,7 +15,10 @@ from mlxcel.commands.options import loaded_from, refuse_missing
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def doctor(ctx: click.Context, flags: tuple[str, ...]) -> None:
-    """Check model, memory, disk, permissions, port and versions. Takes the flags of serve."""
+    """Check model, memory, disk, permissions, port and versions. Takes the flags of serve.
+
+    Exit codes: 0 nothing is bad, 1 something is, 2 a bad setting.
+    """
     from mlxcel.commands.doctor import findings
 
     found = list(findings(loaded_from(list(flags))))

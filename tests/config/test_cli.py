@@ -31,6 +31,7 @@ def test_serve_help_names_every_flag_and_variable() -> None:
     # Long lines are folded at hyphens too, so compare without white space.
     text = "".join(done.stdout.split())
     assert done.returncode == 0
+    assert "Exitcodes:0stoppedasasked,2abadsetting,3itcouldnotstart" in text
     for row in table().values():
         assert "".join(row.group.split()) in text or not row.flags
         for word in [word for flag in row.flags for word in flag.names] + [env.name for env in row.env]:
@@ -65,7 +66,11 @@ def test_bad_value_exits_two_with_one_line() -> None:
 
 def test_a_missing_path_is_a_bad_setting(tmp_path: Path) -> None:
     """A prefix file or adapter that isn't there ends `serve` with code 2 and one line; `doctor` finds the same."""
-    for flag, path in (("--pin-prefix", tmp_path / "no.txt"), ("--pin-prefix", tmp_path), ("--lora", tmp_path / "no:2")):
+    for flag, path in (
+        ("--pin-prefix", tmp_path / "no.txt"),
+        ("--pin-prefix", tmp_path),
+        ("--lora", tmp_path / "no:2"),
+    ):
         done = run("serve", "-m", str(tmp_path), f"{flag}={path}")
         assert done.returncode == 2
         assert done.stderr.startswith(f"mlxcel: {flag}: {str(path)!r} is not accepted: ")
@@ -159,3 +164,12 @@ def test_a_path_that_leads_nowhere_is_no_hub_name(tmp_path: Path, model: str) ->
     judged = run("doctor", "--data-dir", str(tmp_path), "-m", model)
     assert judged.returncode == 1
     assert f"-m {model}: no such directory" in judged.stdout
+
+
+def test_doctor_tells_a_file_from_a_model(tmp_path: Path) -> None:
+    """A file given as the model is bad, not something that the hub would be asked for."""
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    judged = run("doctor", "--data-dir", str(tmp_path), "-m", str(file))
+    assert judged.returncode == 1
+    assert f"{file} is a file; an mlx-lm model is a directory" in judged.stdout
