@@ -154,9 +154,10 @@ def test_what_can_not_be_loaded_says_why(tmp_path: Path, damage: Callable[[Path]
 
 def test_a_cause_that_is_a_sentence_gets_no_second_full_stop() -> None:
     """Causes of other libraries may end with a full stop; the message has one."""
-    assert str(ModelLoadError("m", "Log in if needed.", "Look.")) == "Can't load the model at m: Log in if needed. Look."
+    assert (
+        str(ModelLoadError("m", "Log in if needed.", "Look.")) == "Can't load the model at m: Log in if needed. Look."
+    )
     assert str(ModelLoadError("m", "no config", "Look.")) == "Can't load the model at m: no config. Look."
-
 
 
 def test_windows_can_not_be_quantised(tmp_path: Path) -> None:

@@ -109,9 +109,7 @@ def test_keys_open_the_api_and_separate_tenants(serve: Any) -> None:
     running = serve(HttpSettings(api_keys=(ApiKey("key-a", "a"), ApiKey("key-b", "b"))))
     url = f"{running.base}/v1/chat/completions"
     body = {"messages": [{"role": "user", "content": "the quick brown fox " * 10}]}
-    none, wrong = (
-        plain.post(url, json=body, headers=headers) for headers in ({}, {"authorization": "Bearer wrong"})
-    )
+    none, wrong = (plain.post(url, json=body, headers=headers) for headers in ({}, {"authorization": "Bearer wrong"}))
     assert none.json()["error"]["message"] == "No API key was sent; send it as Authorization: Bearer KEY."
     assert wrong.json()["error"]["message"] == "Incorrect API key provided."
     for answer in (none, wrong):
