@@ -61,7 +61,9 @@ def test_full_disk(small_volume: Path, tiny: Tiny, tmp_path: Path) -> None:
                 break
         assert daemon.stats()["disk_writes_failed"] > 0
         assert metric(daemon, "mlxcel_prompt_cache_faults_total") > 0
-        assert said(daemon).count("writing fails") == 1
+        # One line a spell: a smaller piece may still fit between two that don't.
+        fails, works = said(daemon).count("writing fails"), said(daemon).count("writing works again")
+        assert 1 <= fails <= works + 1
         assert daemon.stats()["suspended"] == ""
         with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
