@@ -22,6 +22,7 @@ class Known:
         self.prompts: list[list[int]] = []
         self.cold: dict[int, dict[str, Any]] = {}
         self.flushed: set[int] = set()
+        self.found = 0  # times that a flushed prompt was asked after a kill and hit
 
 
 def work_until_killed(daemon: Daemon, known: Known, first: int) -> None:
@@ -52,6 +53,7 @@ def check(daemon: Daemon, known: Known, some: list[int]) -> None:
         assert same(reply, known.cold[index]), f"prompt {index} is answered otherwise"
         if index in known.flushed:
             assert cached(reply) >= 192, f"prompt {index} was flushed and is lost"
+            known.found += 1
 
 
 def rounds(model: Path, data: Path, count: int, seed: int) -> None:
@@ -75,6 +77,7 @@ def rounds(model: Path, data: Path, count: int, seed: int) -> None:
         check(daemon, known, list(range(len(known.prompts)))[-60:])
         assert daemon.stats()["restore_failures"] == 0
         assert daemon.stop() == 0
+    print(f"{count} kills, {len(known.prompts)} prompts, {len(known.flushed)} flushed, found again {known.found} times")
 
 
 def test_killed_at_random_moments(tiny: Tiny, tmp_path: Path) -> None:
