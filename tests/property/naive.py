@@ -23,6 +23,7 @@ class NaiveCache:
         self.blocks: list[Block] = []
         self.used: dict[Block, int] = {}
         self.via: dict[Block, int] = {}
+        self.keep: dict[Block, int] = {}
         self.entries: list[dict[str, Any]] = []
         self.latest: dict[tuple[int, int], int] = {}
         self.requests: dict[str, dict[str, Any]] = {}
@@ -42,10 +43,14 @@ class NaiveCache:
         """Return how many leading tokens are kept and not past their time, though no sweep may have come by yet."""
         length = 0
         for block in self.path(salt, tokens[: self.known(salt, tokens)]):
-            if self.ttl and self.used[block] + self.ttl <= self.now and not self.leased(block):
+            if self.too_old(block) and not self.leased(block):
                 break
             length += BLOCK
         return length
+
+    def too_old(self, block: Block) -> bool:
+        """True when a block is past the common time to live and nobody asked for a longer one."""
+        return bool(self.ttl) and self.used[block] + self.ttl <= self.now and self.keep[block] <= self.now
 
     def size(self) -> int:
         """Return the bytes that blocks take."""
@@ -83,27 +88,33 @@ class NaiveCache:
 
     # ------------------------------------------------------------------ requests
 
-    def ask(self, name: str, salt: int, session: int, tokens: tuple[int, ...]) -> int:
-        """A prompt arrives; returns how many of its tokens need not be computed."""
-        known = self.fresh(salt, tokens)
+    def ask(self, name: str, salt: int, session: int, tokens: tuple[int, ...], ttl: int = -1) -> int:
+        """A prompt arrives; returns how many of its tokens need not be computed.
+
+        It is answered as if all that is past a time of its own had been swept just now.
+        """
+        swept = copy.deepcopy(self)
+        swept.sweep_own_times()
+        known = swept.fresh(salt, tokens)
         usable = min(known, (len(tokens) - 1) // BLOCK * BLOCK)
         if self.whole_only:
-            whole = [end for end in range(BLOCK, known + 1, BLOCK) if self.ending_at((salt, tokens[:end]))]
+            whole = [end for end in range(BLOCK, known + 1, BLOCK) if swept.ending_at((salt, tokens[:end]))]
             usable = min(max(whole, default=0), len(tokens) - 1)
         node = tokens[: -(-usable // BLOCK) * BLOCK]
         if usable < MIN_PREFIX:
             usable, node = 0, ()
         request = {"salt": salt, "session": session, "tokens": tokens, "lease": node, "adopted": usable, "kept": usable}
+        request["ttl"] = ttl
         self.requests[name] = request
         if not usable:
             self.misses += 1
             return 0
         self.hits += 1
         self.reused += usable
-        credited = self._credited(salt, session, node)
+        credited = swept._credited(salt, session, node)
         self.touch(salt, node)
         if credited is not None:
-            self._refresh(credited)
+            self._refresh(self.entry(credited["number"]))
         return usable
 
     def _credited(self, salt: int, session: int, node: tuple[int, ...]) -> dict[str, Any] | None:
@@ -116,7 +127,8 @@ class NaiveCache:
         ending = self.ending_at((salt, node))
         return ending[-1] if ending else None
 
-    def _refresh(self, entry: dict[str, Any]) -> None:
+    def _refresh(self, entry: dict[str, Any] | None) -> None:
+        assert entry is not None
         entry["used"] = self.now
         self.entries.remove(entry)
         self.entries.append(entry)
@@ -189,7 +201,7 @@ class NaiveCache:
         number = self.next_entry
         entry = {
             "number": number, "salt": salt, "session": session, "tokens": tokens, "kept": tokens[:kept],
-            "used": self.now, "anchored": self._anchoring(),
+            "used": self.now, "anchored": self._anchoring(), "ttl": request["ttl"],
         }  # fmt: skip
         self.next_entry += 1
         self.entries.append(entry)
@@ -197,6 +209,8 @@ class NaiveCache:
         self.touch(salt, tokens[:kept])
         for block in self.path(salt, tokens[:kept]):
             self.via[block] = number
+            if request["ttl"] > 0:
+                self.keep[block] = max(self.keep[block], self.now + request["ttl"])
 
     def _anchoring(self) -> int:
         self.anchorings += 1
@@ -227,7 +241,7 @@ class NaiveCache:
         for block in self.path(salt, tokens[:length])[known // BLOCK :]:
             self.blocks.append(block)
             self.used[block] = self.now
-            self.via[block] = 0
+            self.via[block] = self.keep[block] = 0
         return gone, length
 
     def limit_entries(self, stay: list[Block], replaced: dict[str, Any] | None) -> list[Any]:
@@ -269,7 +283,7 @@ class NaiveCache:
     def _lose(self, block: Block) -> tuple[str, Block]:
         self.blocks.remove(block)
         del self.used[block]
-        del self.via[block]
+        del self.via[block], self.keep[block]
         return ("piece", block)
 
     def make_room(self, need: int, stay: list[Block]) -> list[Any]:
@@ -293,18 +307,27 @@ class NaiveCache:
 
     # ------------------------------------------------------------------ time and operators
 
+    def sweep_own_times(self) -> list[Any]:
+        """Drop entries that are past the time to live that they came with."""
+        gone: list[Any] = []
+        for entry in sorted(self.entries, key=lambda e: e["number"]):
+            if entry["ttl"] > 0 and entry["used"] + entry["ttl"] <= self.now:
+                gone += self.drop_entry(entry, [])
+        return gone
+
     def sweep(self) -> list[Any]:
         """Drop what is past its time to live."""
-        gone: list[Any] = []
+        gone = self.sweep_own_times()
         if not self.ttl:
             return gone
         if self.by_entries:
             for entry in list(self.entries):
                 if entry["used"] + self.ttl > self.now:
                     break
-                gone += self.drop_entry(entry, [])
+                if entry["ttl"] < 0:
+                    gone += self.drop_entry(entry, [])
         for block in list(self.blocks):
-            if block in self.blocks and self.used[block] + self.ttl <= self.now and self.evictable(block, []):
+            if block in self.blocks and self.too_old(block) and self.evictable(block, []):
                 gone += self.drop_block(block)
         return gone
 

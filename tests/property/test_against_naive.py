@@ -17,18 +17,28 @@ from mlxcel.core.state import State
 from mlxcel.core.tokens import from_ids, to_ids
 from tests.property.naive import BLOCK, MIN_PREFIX, TOKEN_BYTES, NaiveCache
 
+OWN_TTL = [-1, -1, -1, 20, 60, 150, 1000]  # a time to live that the request brings along; -1: none
 small = st.integers(0, 3)
 words = st.lists(st.integers(0, 2), max_size=12)
 # A turn follows a conversation for a while (all of it: a retry; less: an edit or a fork) and goes on in its own words.
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("ask"), small, st.sampled_from([99, 99, 99, 5, 9, 14, 22]), words, st.integers(0, 1), small),
+        st.tuples(
+            st.just("ask"),
+            small,
+            st.sampled_from([99, 99, 99, 5, 9, 14, 22]),
+            words,
+            st.integers(0, 1),
+            small,
+            st.sampled_from(OWN_TTL),
+        ),
         st.tuples(st.just("seal"), small, st.integers(1, 60)),
         st.tuples(st.just("donate"), small, words),
         st.tuples(st.just("donate"), small, words),
         st.tuples(st.just("cancel"), small),
         st.tuples(st.just("fail"), small),
         st.tuples(st.just("jump"), st.sampled_from([1, 40, 100, 400])),
+        st.tuples(st.just("wait"), st.sampled_from([15, 40, 100, 400])),
         st.tuples(st.just("reset")),
     ),
     max_size=60,
@@ -88,7 +98,7 @@ class Pair:
         getattr(self, kind)(*arguments)
         self.compare()
 
-    def ask(self, talk: int, cut: int, more: list[int], session: int, salt: int) -> None:
+    def ask(self, talk: int, cut: int, more: list[int], session: int, salt: int, ttl: int) -> None:
         """A turn of a conversation."""
         tokens = [*self.talks[talk][:cut], *more]
         if not tokens:
@@ -98,11 +108,11 @@ class Pair:
         events, _ = self.do(
             cmd.AdoptPrefix(
                 at_us=self.at_us, request=name, namespace=salt + 1, template_sig="t", session_key=str(session),
-                tokens=from_ids(tokens),
+                tokens=from_ids(tokens), ttl_us=ttl,
             )
         )  # fmt: skip
         adopted = next((e.length for e in events if isinstance(e, ev.PrefixAdopted)), 0)
-        assert adopted == self.naive.ask(name, salt, session, tuple(tokens))
+        assert adopted == self.naive.ask(name, salt, session, tuple(tokens), ttl)
         self.talk_of[name] = talk
 
     def seal(self, name: str, length: int) -> None:
@@ -136,6 +146,11 @@ class Pair:
         self.naive.now = self.at_us
         _, left = self.do(cmd.SweepExpired(at_us=self.at_us, limit=10_000))
         assert left == self.naive.sweep()
+
+    def wait(self, for_us: int) -> None:
+        """Time goes by, and no sweep comes."""
+        self.at_us += for_us
+        self.naive.now = self.at_us
 
     def reset(self) -> None:
         """The operator empties the cache."""
@@ -177,7 +192,7 @@ def long_history(seed: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
         "by_entries": rng.random() < 0.5,
         "whole_only": rng.random() < 0.3,
     }
-    kinds = ["ask"] * 24 + ["seal"] * 10 + ["donate"] * 16 + ["cancel"] * 5 + ["fail"] * 5 + ["jump"] * 5 + ["reset"]
+    kinds = ["ask"] * 24 + ["seal"] * 10 + ["donate"] * 16 + ["cancel"] * 5 + ["fail"] * 5 + ["jump"] * 5 + ["wait"] * 8 + ["reset"]
     history: list[tuple[Any, ...]] = []
     for _ in range(80):
         kind, more = rng.choice(kinds), [rng.randrange(3) for _ in range(rng.randrange(12))]
@@ -188,12 +203,14 @@ def long_history(seed: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
                 more,
                 rng.randrange(2),
                 rng.choice([0, 0, 1]),
+                rng.choice(OWN_TTL),
             ),
             "seal": (rng.randrange(4), rng.randrange(1, 60)),
             "donate": (rng.randrange(4), more),
             "cancel": (rng.randrange(4),),
             "fail": (rng.randrange(4),),
             "jump": (rng.choice([1, 40, 100, 400]),),
+            "wait": (rng.choice([15, 40, 100]),),
             "reset": (),
         }
         history.append((kind, *arguments[kind]))

@@ -2,6 +2,7 @@
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core.deadline import overdue
 from mlxcel.core.decide.candidates import Candidate, best_candidate, best_snapshot
 from mlxcel.core.decide.refuse import refusal
 from mlxcel.core.evict import EvictionPlan
@@ -113,7 +114,7 @@ def _adopted(
 ) -> ev.PrefixAdopted:
     last = best.nodes[-1]
     restore = list(dict.fromkeys(node.blob for node in best.nodes if not state.in_memory(node.blob)))
-    entry = best.entry or _credited(state, namespace, last, c.session_key)
+    entry = best.entry or _credited(state, namespace, last, c)
     entry = 0 if plan.is_dead(entry) else entry
     if entry and not state.entries[entry].resident and state.nodes[state.entries[entry].node].memory:
         limit_entries(plan, 0)  # its pieces never left, so the hit brings the entry itself back
@@ -122,15 +123,19 @@ def _adopted(
     return ev.PrefixAdopted(c.request, last.id, best.length, source, restore, entry, same_session)
 
 
-def _credited(state: State, namespace: Namespace, node: Node, session_key: str) -> int:
-    """Name the entry a hit is due to: the session's latest if it runs through the node, else the last that did."""
-    latest = state.latest_in_session.get((namespace.id, session_key), 0)
-    if latest:
+def _credited(state: State, namespace: Namespace, node: Node, c: cmd.AdoptPrefix) -> int:
+    """Name the entry a hit is due to: the session's latest if it runs through the node, else the last that did.
+
+    One past its own time to live is not, lest the hit brings it back.
+    """
+    latest = state.latest_in_session.get((namespace.id, c.session_key), 0)
+    if latest and not overdue(state.entries[latest], c.at_us):
         at = state.nodes[state.entries[latest].node]
         while at.parent and at.end > node.end:
             at = state.nodes[at.parent]
         if at.id == node.id:
             return latest
-    if node.via in state.entries:
+    if node.via in state.entries and not overdue(state.entries[node.via], c.at_us):
         return node.via
-    return node.anchored[-1] if node.anchored else 0
+    living = [entry_id for entry_id in node.anchored if not overdue(state.entries[entry_id], c.at_us)]
+    return living[-1] if living else 0

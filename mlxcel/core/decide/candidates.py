@@ -5,6 +5,7 @@ from itertools import islice
 import msgspec
 
 from mlxcel.core import commands as cmd
+from mlxcel.core.deadline import drop_ended, ended, overdue
 from mlxcel.core.keys import EMPTY_MEDIA
 from mlxcel.core.match import Match
 from mlxcel.core.reasons import MissReason
@@ -60,27 +61,24 @@ def expired(state: State, node: Node, at_us: int) -> bool:
 def _why_not(state: State, node: Node, at_us: int) -> MissReason | None:
     if not state.readable(node.blob):
         return MissReason.SPILL_PENDING
-    return MissReason.EXPIRED if expired(state, node, at_us) else None
+    over = expired(state, node, at_us) or (node.snapshot and ended(state, node, at_us))
+    return MissReason.EXPIRED if over else None
 
 
 def _readable_run(state: State, found: Match, at_us: int) -> tuple[list[Node], int, MissReason | None]:
     """Return the leading nodes whose bytes some tier can give, the tokens they cover, and why it stopped early."""
     nodes: list[Node] = []
-    length = 0
-    for node in found.path:
+    why = None
+    for node in [*found.path, state.nodes[found.partial]] if found.partial else found.path:
         why = _why_not(state, node, at_us)
         if why:
-            return nodes, length, why
+            break
         nodes.append(node)
-        length = node.end
-    if found.partial:
-        node = state.nodes[found.partial]
-        why = _why_not(state, node, at_us)
-        if why:
-            return nodes, length, why
-        nodes.append(node)
-        length += found.partial_tokens
-    return nodes, length, None
+    if state.short_lived and drop_ended(state, nodes, at_us):
+        why = MissReason.EXPIRED
+    if nodes and nodes[-1].id == found.partial:
+        return nodes, found.length, why
+    return nodes, nodes[-1].end if nodes else 0, why
 
 
 def _best_blocks(state: State, namespace: Namespace, found: Match, at_us: int, limit: int) -> Candidate:
@@ -96,7 +94,7 @@ def _best_whole_entry(state: State, found: Match, at_us: int, limit: int) -> Can
     nodes, _, stopped = _readable_run(state, found, at_us)
     if nodes and nodes[-1].id == found.partial:
         nodes.pop()
-    while nodes and not nodes[-1].anchored:
+    while nodes and all(overdue(state.entries[entry_id], at_us) for entry_id in nodes[-1].anchored):
         nodes.pop()
     if nodes:
         return Candidate(nodes, min(nodes[-1].end, limit), found.length)
@@ -111,6 +109,8 @@ def _best_in_bucket(state: State, namespace: Namespace, found: Match, c: cmd.Ado
     best: dict[bool, tuple[int, int, int]] = {True: (0, 0, 0), False: (0, 0, 0)}
     for entry_id in state.buckets.get((namespace.id, c.template_sig), ()):
         entry = state.entries[entry_id]
+        if overdue(entry, c.at_us):
+            continue
         at = state.nodes[entry.node]
         while at.parent and at.id not in covered:
             at = state.nodes[at.parent]

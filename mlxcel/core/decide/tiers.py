@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core.deadline import overdue
 from mlxcel.core.evict import EvictionPlan
 from mlxcel.core.room import BOTH, limit_entries, limit_snapshots, make_disk_room, make_room
 from mlxcel.core.state import DISK, MEMORY, PROMOTION, QUEUED, Request, State
@@ -89,9 +90,8 @@ def decide_sweep(state: State, c: cmd.SweepExpired) -> list[ev.Event]:
     plan = EvictionPlan(state)
     policy = state.policy
     for entry_id in sorted(state.short_lived):
-        entry = state.entries[entry_id]
-        due = entry.ttl_us and entry.last_used_us + entry.ttl_us <= c.at_us
-        if due and not entry.pins and plan.victims < c.limit and not plan.is_dead(entry_id):
+        due = overdue(state.entries[entry_id], c.at_us)
+        if due and plan.victims < c.limit and not plan.is_dead(entry_id):
             plan.end_entry(entry_id, "ttl")
     if policy.ranking == "entry-lru" and policy.ttl_us:
         _expire_entries(state, plan, c)
