@@ -1,16 +1,28 @@
-"""`--pin-prefix FILE`: prefixes that are computed at start and stay. Runs beside the server, as a client of the service."""
+"""Pinned prefixes: computed once, kept at their very end, and held. A client of the service, on a thread of its own.
+
+The prefix runs as a request that decodes nothing, so that what is kept ends where the prefix ends: the point from which
+every later prompt starts, also of models that can only be reused at captured positions.
+"""
 
 import json
 import logging
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
 from mlxcel.chat.runtime import ChatRuntime, PreparedChat
 from mlxcel.core.tokens import TOKEN_BYTES, count
-from mlxcel.ports import CacheScope, Failed, Finished, GenerateRequest, ModelFacts, SamplingParams, StreamItem
-from mlxcel.service.entries import EntryFilter
-from mlxcel.service.generation import GenerationService
+from mlxcel.ports import (
+    CacheScope,
+    Failed,
+    Finished,
+    GenerateRequest,
+    GenerationPort,
+    ModelFacts,
+    SamplingParams,
+    StreamItem,
+)
 
 log = logging.getLogger("mlxcel.cache")
 
@@ -18,15 +30,12 @@ SESSION = "__mlxcel_pin__"
 WAIT_S = 3600.0
 
 
-class BadPinFile(Exception):
-    """A file that names no prefix. The message says which and why."""
+class BadPrefix(Exception):
+    """A text that names no prefix, or a prefix that can't be pinned. The message says why."""
 
 
-def pin_files(paths: tuple[Path, ...], service: GenerationService, facts: ModelFacts) -> None:
-    """Compute and pin the prefix of each file; what can't be is said in a log line and left out.
-
-    A file holds a system prompt as text, or a chat body as JSON (`messages`, `tools`) whose system prompt and tools count.
-    """
+def pin_files(paths: tuple[Path, ...], service: GenerationPort, facts: ModelFacts) -> None:
+    """Compute and pin the prefix of each file; what can't be is said in a log line and left out."""
     try:
         runtime = ChatRuntime(Path(facts.path))
     except Exception as fault:
@@ -34,60 +43,79 @@ def pin_files(paths: tuple[Path, ...], service: GenerationService, facts: ModelF
         return
     for path in paths:
         try:
-            _pin(path.stem, shared_tokens(path, runtime), service, facts)
+            pin_prefix(path.stem, _read(path), service, runtime, facts, "--pin-prefix")
         except Exception as fault:
             log.error("%s is not pinned: %s", path, fault)
 
 
-def shared_tokens(path: Path, runtime: ChatRuntime) -> tuple[bytes, str]:
-    """Return the tokens up to the end of system prompt and tools, and the template's signature. Raises BadPinFile."""
-    messages, tools = _read(path)
+def pin_prefix(
+    name: str, text: str, service: GenerationPort, runtime: ChatRuntime, facts: ModelFacts, caller: str
+) -> dict[str, Any]:
+    """Compute a prefix and pin it under `name`; returns entry, tokens and bytes. Blocks until it is done.
+
+    `text`: a system prompt, or a chat body as JSON (`messages`, `tools`) whose system prompt and tools count. What is
+    kept for this name already is only pinned and read into memory. Raises BadPrefix, Overloaded.
+    """
+    tokens, signature = shared_tokens(text, runtime)
+    scope = CacheScope(template_sig=signature, session_key=f"{SESSION}{name}")
+    nbytes = count(tokens) * facts.kv_bytes_per_token
+    state = " and a captured state" if facts.reuse == "snapshot" else ""
+    log.info(
+        "pinning %s: %d tokens reserve %d bytes (tokens x %d)%s",
+        name, count(tokens), nbytes, facts.kv_bytes_per_token, state,
+    )  # fmt: skip
+    _check_room(tokens, nbytes, service)
+    if not service.ask("kept", scope=scope, tokens=tokens):
+        _compute(tokens, scope, service)
+    entry = service.ask("kept", scope=scope, tokens=tokens)
+    if not entry:
+        raise BadPrefix("its KV could not be kept; the log says why (mlxcel-replay)")
+    done = service.ask("pin", name=name, entry=entry, caller=caller)
+    if not done["done"]:
+        raise BadPrefix(f"refused: {done['refused']}")
+    service.ask("promote", entry=entry, caller=caller)  # refused when it is in memory already, which is as good
+    log.info("pinned %s: %d tokens", name, count(tokens))
+    return {"done": True, "entry": entry, "tokens": count(tokens), "bytes": nbytes}
+
+
+def shared_tokens(text: str, runtime: ChatRuntime) -> tuple[bytes, str]:
+    """Return the tokens up to the end of system prompt and tools, and the template's signature. Raises BadPrefix."""
+    messages, tools = _parse(text)
     chat: PreparedChat = runtime.render_chat(messages, tools)
     end = chat.boundaries.system or chat.boundaries.turn or count(chat.tokens)
     return chat.tokens[: end * TOKEN_BYTES], chat.template_sig
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+def _read(path: Path) -> str:
     try:
-        text = path.read_text("utf-8")
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
-        raise BadPinFile(f"it can't be read: {fault}") from fault
+        raise BadPrefix(f"it can't be read: {fault}") from fault
+
+
+def _parse(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
     if not text.lstrip().startswith("{"):
         return [{"role": "system", "content": text.strip("\n")}, {"role": "user", "content": "."}], None
     try:
         body = json.loads(text)
         messages, tools = list(body["messages"]), body.get("tools")
     except (ValueError, KeyError, TypeError) as fault:
-        raise BadPinFile("it begins like JSON but holds no chat body with messages") from fault
+        raise BadPrefix("it begins like JSON but holds no chat body with messages") from fault
     if not any(message.get("role") == "user" for message in messages):
         messages.append({"role": "user", "content": "."})
     return messages, tools
 
 
-def _pin(name: str, prefix: tuple[bytes, str], service: GenerationService, facts: ModelFacts) -> None:
-    tokens, signature = prefix
-    nbytes = count(tokens) * facts.kv_bytes_per_token
-    log.info(
-        "pinning %s: %d tokens reserve %d bytes (tokens x %d)", name, count(tokens), nbytes, facts.kv_bytes_per_token
-    )
+def _check_room(tokens: bytes, nbytes: int, service: GenerationPort) -> None:
     policy = service.ask("state")["policy"]
     if nbytes > policy["capacity_bytes"]:
-        raise BadPinFile(f"{nbytes} bytes are more than --prompt-cache-capacity-bytes {policy['capacity_bytes']}")
+        raise BadPrefix(f"{nbytes} bytes are more than --prompt-cache-capacity-bytes {policy['capacity_bytes']}")
     if count(tokens) < policy["min_prefix_tokens"]:
-        raise BadPinFile(f"{count(tokens)} tokens are fewer than --prompt-cache-min-prefix")
-    _compute(name, tokens, signature, service)
-    session = f"{SESSION}{name}"
-    found = service.ask("entries", wanted=EntryFilter(session=session), limit=1)["entries"]
-    if not found:
-        raise BadPinFile("its KV could not be kept; the log says why (mlxcel-replay)")
-    done = service.ask("pin", name=name, entry=found[0]["entry"], caller="--pin-prefix")
-    if not done["done"]:
-        raise BadPinFile(f"refused: {done['refused']}")
-    log.info("pinned %s: %d tokens", name, count(tokens))
+        raise BadPrefix(f"{count(tokens)} tokens are fewer than --prompt-cache-min-prefix")
 
 
-def _compute(name: str, tokens: bytes, signature: str, service: GenerationService) -> None:
-    """Run the prefix as a request of one token: what is there already is adopted, the rest is computed."""
+def _compute(tokens: bytes, scope: CacheScope, service: GenerationPort) -> None:
+    """Run the prefix as a request of no tokens: what is there already is adopted, the rest is computed."""
     over = threading.Event()
     ends: list[StreamItem] = []
 
@@ -97,12 +125,8 @@ def _compute(name: str, tokens: bytes, signature: str, service: GenerationServic
             over.set()
 
     request = GenerateRequest(
-        request_id=f"pin-{name}",
-        tokens=tokens,
-        params=SamplingParams(),
-        max_tokens=1,
-        scope=CacheScope(template_sig=signature, session_key=f"{SESSION}{name}"),
+        request_id=f"pin-{uuid.uuid4().hex}", tokens=tokens, params=SamplingParams(), max_tokens=0, scope=scope
     )
     service.submit(request, emit)
     if not over.wait(WAIT_S) or isinstance(ends[0], Failed):
-        raise BadPinFile(f"it could not be computed: {ends[0].message if ends else 'no answer'}")  # type: ignore[union-attr]
+        raise BadPrefix(f"it could not be computed: {ends[0].message if ends else 'no answer'}")  # type: ignore[union-attr]

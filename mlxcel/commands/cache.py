@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -138,10 +139,6 @@ def tail(url: str, key: str, since: int, follow: bool) -> None:
             click.echo(line.removeprefix("data: "))
 
 
-def _pin(url: str, key: str, name: str, entry: int) -> None:
-    show(Asker(url, key).post("/admin/pins", {"name": name, "entry": entry}))
-
-
 def _unpin(url: str, key: str, name: str) -> None:
     show(Asker(url, key).post("/admin/pins/remove", {"name": name}))
 
@@ -150,10 +147,18 @@ def _unpin(url: str, key: str, name: str) -> None:
 @url_option
 @key_option
 @click.argument("name")
-@click.argument("entry", type=int)
-def pin(url: str, key: str, name: str, entry: int) -> None:
-    """Keep an entry, under a name."""
-    _pin(url, key, name, entry)
+@click.argument("what", metavar="ENTRY|FILE")
+def pin(url: str, key: str, name: str, what: str) -> None:
+    """Keep an entry, by its number, or the prefix in a file (a system prompt, or a chat body as JSON), under a name."""
+    given: dict[str, Any] = {"entry": int(what)} if what.isdecimal() else {"prefix": _text_of(Path(what))}
+    show(Asker(url, key).post("/admin/pins", {"name": name, **given}))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise click.UsageError(f"{file} is no entry number and can't be read: {fault}") from fault
 
 
 @cache.command("unpin")

@@ -9,9 +9,10 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from mlxcel.http.bodies import read_json
-from mlxcel.http.context import caller_of, context_of
+from mlxcel.http.context import HttpContext, caller_of, context_of
 from mlxcel.http.errors import ApiError, json_reply
 from mlxcel.http.query import flag, number, text
+from mlxcel.pins import BadPrefix, pin_prefix
 from mlxcel.service.entries import EntryFilter
 
 MOST_ENTRIES = 2**53
@@ -38,10 +39,11 @@ class DeleteBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class PinBody(msgspec.Struct, kw_only=True):
-    """POST /admin/pins."""
+    """POST /admin/pins: an entry that is there, or the text of a prefix, as `--pin-prefix` takes it from a file."""
 
     name: str
-    entry: int
+    entry: int | None = None
+    prefix: str | None = None
 
 
 class UnpinBody(msgspec.Struct, kw_only=True):
@@ -127,16 +129,29 @@ async def list_pins(request: Request[Any, Any, Any]) -> ASGIResponse:
     return json_reply(await context_of(request).ask("pins"))
 
 
-@post("/admin/pins", status_code=200, summary="Keep an entry whatever its age, under a name")
+@post("/admin/pins", status_code=200, summary="Keep an entry, or a prefix's text, whatever its age, under a name")
 async def pin_entry(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """A name that is in use moves over."""
+    """A name that is in use moves over. A prefix (a system prompt, or a chat body as JSON) is computed first."""
     context = context_of(request)
     body = await read_json(request, PinBody, context.settings.max_json_depth)
     if not 0 < len(body.name) <= 200:
         raise ApiError("invalid_request", "A name has 1 to 200 characters.", param="name")
-    if not 0 <= body.entry <= MOST_ENTRIES:
+    if (body.entry is None) == (body.prefix is None):
+        raise ApiError("invalid_request", "Give either entry or prefix.", param="entry")
+    if body.prefix is not None:
+        return await _pin_text(context, body.name, body.prefix, caller_of(request))
+    if body.entry is None or not 0 <= body.entry <= MOST_ENTRIES:
         raise ApiError("invalid_request", "Entries are small positive numbers.", param="entry")
     return _outcome(await context.ask("pin", name=body.name, entry=body.entry, caller=caller_of(request)))
+
+
+async def _pin_text(context: HttpContext, name: str, text: str, caller: str) -> ASGIResponse:
+    facts, runtime = await context.ready()
+    try:
+        done = await asyncio.to_thread(pin_prefix, name, text, context.service, runtime, facts, caller)
+    except BadPrefix as fault:
+        raise ApiError("invalid_request", f"This prefix is not pinned: {fault}.", param="prefix") from fault
+    return json_reply(done)
 
 
 @post("/admin/pins/remove", status_code=200, summary="Let a pinned entry age again")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mlxcel.core.state import MEMORY, STORED, Entry, Node, State
-from mlxcel.core.tokens import TOKEN_BYTES
+from mlxcel.core.tokens import TOKEN_BYTES, count, cut
 
 MOST_SHARERS = 50
 
@@ -120,6 +120,22 @@ def token_ids(state: State, entry: Entry) -> list[int]:
     """Return the entry's tokens."""
     raw = state.path_tokens(entry.node)
     return [int.from_bytes(raw[at : at + TOKEN_BYTES], "little") for at in range(0, len(raw), TOKEN_BYTES)]
+
+
+def entry_of(state: State, namespace: int, session_key: str, tokens: bytes) -> int:
+    """Return the session's entry that holds these very tokens (up to a block's end if its model is cut by blocks) and
+    whose pieces some tier can give; 0 when there is none."""
+    for entry in state.entries.values():
+        if (entry.namespace, entry.session_key) != (namespace, session_key):
+            continue
+        block = 1 if state.nodes[entry.node].snapshot else state.namespaces[namespace].block_size
+        if entry.length != count(tokens) // block * block or state.path_tokens(entry.node) != cut(
+            tokens, 0, entry.length
+        ):
+            continue
+        if all(state.readable(node.blob) for node in state.path(entry.node)):
+            return entry.id
+    return 0
 
 
 def held_by(state: State, tenant_prefix: str) -> dict[str, Any]:

@@ -46,12 +46,20 @@ class Job:
         """Length of the prompt in tokens."""
         return count(self.request.tokens)
 
+    @property
+    def decodes(self) -> bool:
+        """False for a request of no tokens: its prompt is only computed and kept, whole."""
+        return self.request.max_tokens > 0
+
     def next_stop(self, chunk_tokens: int) -> int:
         """Return where the next prefill chunk ends: on a fixed grid, at a planned boundary, or one token short of the end.
 
-        The grid is absolute, so that equal prefixes are computed in equal pieces whatever was adopted.
+        The grid is absolute, so that equal prefixes are computed in equal pieces whatever was adopted. A prompt that is
+        only computed runs to its very end, where it is kept.
         """
         grid = (self.position // chunk_tokens + 1) * chunk_tokens
+        if not self.decodes:
+            return min(grid, self.total)
         planned = [b for b in self.captures if self.position < b < self.total]
         return min([grid, self.total - 1, *planned])
 
@@ -60,7 +68,8 @@ class Job:
 
         A hit then costs one pass over the weights instead of two.
         """
-        return self.total - 1 == stop < self.position + ONE_PASS_TOKENS and stop not in self.captures
+        near = self.total - 1 == stop < self.position + ONE_PASS_TOKENS
+        return near and self.decodes and stop not in self.captures
 
     def chunk(self, stop: int) -> bytes:
         """Return the prompt's tokens from where the cache ends up to `stop`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from mlxcel.core.tokens import TOKEN_BYTES
 from mlxcel.ports import Engine, RowFailed, StepToken
 from mlxcel.service.generation import GenerationService
 from mlxcel.service.job import Job
@@ -215,8 +216,11 @@ class EngineLoop:
             job.position = stop
             self.reuse.prefilled(job)
         job.progress()  # also where everything came from the cache: the client learns how much
-        if stop == job.total - 1:
-            last = int.from_bytes(job.request.tokens[-4:], "little")
+        if not job.decodes:
+            if stop == job.total:
+                self._finish(job, "length")
+        elif stop == job.total - 1:
+            last = int.from_bytes(job.request.tokens[-TOKEN_BYTES:], "little")
             before = job.prompt_before_last()
             job.row = self.engine.start_row(job.cache, last, before, job.request.params, job.request.max_tokens)
             job.cache, job.phase, job.position = None, "decoding", stop
@@ -244,7 +248,8 @@ class EngineLoop:
         """Answer first, then keep: the client does not wait for the copy."""
         job.finish(reason, self._now_s())
         self._forget(job)
-        cache, covered = self.engine.finish_row(job.row)
+        last = job.request.tokens[-TOKEN_BYTES:]
+        cache, covered = self.engine.finish_row(job.row) if job.decodes else (job.cache, last)
         self.reuse.donate(job, cache, covered)
         if self.warmup is not None:
             self.warmup.offer(job)

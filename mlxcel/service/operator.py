@@ -10,9 +10,11 @@ import msgspec
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.policy import SECOND_US
-from mlxcel.ports import Engine, Restorer
+from mlxcel.core.tokens import count
+from mlxcel.ports import CacheScope, Engine, Restorer
 from mlxcel.service import entries as view
 from mlxcel.service.cache import CacheService
+from mlxcel.service.scope import namespace_key
 
 KEPT_RECORDS = 4096
 MOST_ENTRIES = 500
@@ -55,7 +57,7 @@ class Operator:
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """Return question -> answer."""
-        names = ("entries", "entry", "delete", "pin", "unpin", "pins", "promote", "demote", "events", "reload")
+        names = ("entries", "entry", "kept", "delete", "pin", "unpin", "pins", "promote", "demote", "events", "reload")
         return {name: getattr(self, name) for name in (*names, "tenant_stats", "tenant_reset")}
 
     def _note(self, seq: int, command: cmd.Command, events: list[ev.Event]) -> None:
@@ -83,6 +85,13 @@ class Operator:
         if with_tokens:
             shown["token_ids"] = view.token_ids(self.cache.state, held)
         return shown
+
+    def kept(self, scope: CacheScope, tokens: bytes) -> int:
+        """Return the scope's session's entry that ends where a prefix ends (its last whole block, where any block can be
+        adopted) and whose pieces can all be had; 0 when there is none."""
+        state = self.cache.state
+        key = namespace_key(self.engine.facts, scope, count(tokens), state.policy.block_size)
+        return view.entry_of(state, state.by_namespace.get(key.digest(), 0), scope.session_key, tokens)
 
     def events(self, since: int = 0, limit: int = 500) -> dict[str, Any]:
         """Return records after position `since`. `oldest`: the first one that is still held here; the log has all."""
