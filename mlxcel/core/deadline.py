@@ -1,5 +1,8 @@
 """When an entry's own time to live is over: from that moment on it is used no more, whenever the next sweep comes."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 from mlxcel.core.state import Entry, Node, State
 
 
@@ -11,21 +14,50 @@ def overdue(entry: Entry, at_us: int) -> bool:
 def ended(state: State, node: Node, at_us: int, apart_from: int = 0) -> bool:
     """True when nothing but overdue entries use the node: a sweep would take it out.
 
-    What no entry names (pieces of a request that failed) has no time of its own. `apart_from`: a node right below that is
-    known to have ended. Cost: as far as the first node below that lives on.
+    What no entry names (pieces of a request that failed) has no time of its own, but for what `capture_owner` knows.
+    `apart_from`: a node right below that is known to have ended. Cost: as far as the first node below that lives on.
     """
     if not state.short_lived:
         return False
-    left = [node]
+    left: list[Iterator[int]] = [iter((node.id,))]
     while left:
-        at = left.pop()
-        below = [*(at.children or {}).values(), *(at.snapshots or {}).values()]
-        if at.leases or at.pinned or not (at.anchored or below):
-            return False
-        if not all(overdue(state.entries[entry_id], at_us) for entry_id in at.anchored):
-            return False
-        left.extend(state.nodes[node_id] for node_id in below if node_id != apart_from)
+        node_id = next(left[-1], 0)
+        if not node_id:
+            left.pop()
+        elif node_id != apart_from:
+            at = state.nodes[node_id]
+            if (
+                at.leases
+                or at.pinned
+                or not (at.anchored or at.children or at.snapshots or _captured(state, at, at_us))
+            ):
+                return False
+            if not all(overdue(state.entries[entry_id], at_us) for entry_id in at.anchored):
+                return False
+            left.append(_newest_first(at))
     return True
+
+
+def capture_owner(state: State, node: Node) -> Entry | None:
+    """Return whose a snapshot is that no entry ends at (taken on the way): its session's latest entry, if that goes on here."""
+    latest = state.latest_in_session.get((node.namespace, node.session_key), 0) if node.snapshot else 0
+    if not latest or node.anchored:
+        return None
+    entry = state.entries[latest]
+    at = state.nodes[entry.node]
+    while at.parent and at.id != node.parent:
+        at = state.nodes[at.parent]
+    return entry if at.id == node.parent else None
+
+
+def _captured(state: State, node: Node, at_us: int) -> bool:
+    owner = capture_owner(state, node)
+    return owner is not None and overdue(owner, at_us)
+
+
+def _newest_first(node: Node) -> Iterator[int]:
+    """Go over the nodes right below; the newest are the likeliest to live, and one that lives ends the search."""
+    return chain(reversed((node.snapshots or {}).values()), reversed((node.children or {}).values()))
 
 
 def drop_ended(state: State, nodes: list[Node], at_us: int) -> bool:

@@ -7,6 +7,7 @@ something resident below it, a lease or a pin is passed over. Who is next in lin
 from collections.abc import Iterable
 
 from mlxcel.core import events as ev
+from mlxcel.core.deadline import capture_owner
 from mlxcel.core.state import DISK, MEMORY, Node, State
 
 
@@ -174,8 +175,9 @@ class EvictionPlan:
         self.victims += 1
 
     def end_entry(self, entry_id: int, reason: str) -> None:
-        """End an entry in every tier, with the pieces that only it uses."""
+        """End an entry in every tier, with the pieces that only it uses and the states captured on the way to it."""
         node = self._node_of(entry_id)
+        self._end_captures(entry_id, node, reason)
         self.kill_entry(entry_id, reason)
         while node.parent and not self.in_use(node):
             for tier in (DISK, MEMORY):
@@ -184,6 +186,15 @@ class EvictionPlan:
             if self.holds(node, MEMORY) or self.holds(node, DISK):
                 return
             node = self.state.nodes[node.parent]
+
+    def _end_captures(self, entry_id: int, node: Node | None, reason: str) -> None:
+        while node is not None:
+            for below in [self.state.nodes[snapshot] for snapshot in (node.snapshots or {}).values()]:
+                owner = None if below.id in self._removed else capture_owner(self.state, below)
+                for tier in (DISK, MEMORY):
+                    if owner is not None and owner.id == entry_id and self.evictable(below, tier):
+                        self.evict(below, tier, reason, final=True)
+            node = self.state.nodes.get(node.parent)
 
     def in_use(self, node: Node) -> bool:
         """True when a living entry ends at the node or anything hangs below it."""

@@ -126,6 +126,38 @@ def test_what_is_older_than_its_time_is_no_hit_even_before_a_sweep() -> None:
     assert brief(world.adopt(range(100, 130)))[0][0] == "hit"
 
 
+def test_a_requests_own_time_ends_at_the_lookup() -> None:
+    """Past its own time an entry is no hit, though no sweep came; what another entry shares with it stays one."""
+    world = World(ttl_us=10_000)
+    world.store(range(20), session="brief", ttl_us=50)
+    world.store([*range(12), 90, 91, 92, 93], session="long")
+    world.at_us += 60
+    assert brief(world.adopt(range(30), session_key="brief")) == [("hit", 5, 12, "memory", [])]
+    assert world.entry(1).last_used_us < world.at_us - 50  # the hit is not credited to what is over
+    world.do(cmd.EndRequest(at_us=world.at_us, request=f"r{world.asked}", outcome="not_stored"))
+    world.do(cmd.SweepExpired(at_us=world.at_us))
+    assert brief(world.adopt(range(30))) == [("hit", 5, 12, "memory", [])]
+    assert list(world.state.entries) == [2]
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_what_was_captured_on_the_way_ends_with_its_entry(swept: bool) -> None:
+    """A boundary snapshot is used no longer than the entry of the request that took it."""
+    world = World("snapshot")
+    world.adopt(range(20), "a", ttl_us=50)
+    world.capture("a", 10)
+    world.donate("a", [90], state_nbytes=100)
+    assert brief(world.adopt([*range(12), 7, 7]))[0][0] == "hit"
+    world.do(cmd.EndRequest(at_us=world.at_us, request="r2", outcome="not_stored"))
+    world.at_us += 60
+    if swept:
+        world.do(cmd.SweepExpired(at_us=world.at_us))
+        assert not world.state.lru["memory", True]
+    for prompt in ([*range(12), 7, 7], [*range(20), 90, 1]):
+        kind, reason, *_ = brief(world.adopt(prompt, session_key="else"))[-1]
+        assert (kind, reason) == ("miss", "cold_store" if swept else "expired")
+
+
 def test_a_hit_refreshes_recency() -> None:
     """Time to live counts from the last use."""
     world = World(ttl_us=100)

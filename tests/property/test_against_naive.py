@@ -192,7 +192,8 @@ def long_history(seed: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
         "by_entries": rng.random() < 0.5,
         "whole_only": rng.random() < 0.3,
     }
-    kinds = ["ask"] * 24 + ["seal"] * 10 + ["donate"] * 16 + ["cancel"] * 5 + ["fail"] * 5 + ["jump"] * 5 + ["wait"] * 8 + ["reset"]
+    kinds = ["ask"] * 24 + ["seal"] * 10 + ["donate"] * 16 + ["cancel"] * 5 + ["fail"] * 5
+    kinds += ["jump"] * 5 + ["wait"] * 8 + ["reset"]
     history: list[tuple[Any, ...]] = []
     for _ in range(80):
         kind, more = rng.choice(kinds), [rng.randrange(3) for _ in range(rng.randrange(12))]
