@@ -31,6 +31,7 @@ log = logging.getLogger("mlxcel")
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 2, 3
 FLUSH_S = 30.0
+LEAST_PIECE_BOUND = 1 << 30  # capacities may have been lowered since a piece was stored
 RESERVE_SHARE = 20  # at most a twentieth of a volume stays unused
 
 
@@ -57,7 +58,8 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     engine = _load_model(settings, service)
     opened, state, detail = _open_log(settings.data_dir / "log")
     clock = WallClock(state.now_us)
-    tier = _open_tier(settings)
+    policy = make_policy(settings, engine.facts, read_config(engine.facts.path), engine.memory())
+    tier = _open_tier(settings, max(LEAST_PIECE_BOUND, policy.capacity_bytes, policy.snapshot_capacity_bytes))
     spill, restorer = _disk_threads(tier, opened.writer, service, disk_capacity(settings))
     tiers = Tiers(engine, spill)
     cache = CacheService(state, opened.writer, tiers, clock.now_us)
@@ -65,7 +67,6 @@ def build(settings: Settings, service: GenerationService) -> Parts:
         cache.watchers.append(trace)
     rates = Rates(restore=settings.disk_restore)
     missing = 0
-    policy = make_policy(settings, engine.facts, read_config(engine.facts.path), engine.memory())
     try:
         if opened.writer.wants_checkpoint():
             cache.checkpoint()  # a log's first record is a checkpoint, so that each segment replays alone
@@ -198,7 +199,8 @@ def _set_aside(directory: Path) -> Path:
     raise StartFailed(f"too many damaged logs beside {directory}; remove some")
 
 
-def _open_tier(settings: Settings) -> Any:
+def _open_tier(settings: Settings, max_raw_bytes: int) -> Any:
+    """Open the disk tier, or return None. No piece was ever larger than memory's capacity, `max_raw_bytes`."""
     if not settings.disk_active:
         return None
     from storage.errors import NewerThanCode, StorageError
@@ -208,7 +210,9 @@ def _open_tier(settings: Settings) -> Any:
     capacity_bytes = disk_capacity(settings)
     volume_bytes = shutil.disk_usage(settings.data_dir).total
     options = TierOptions(
-        max_map_bytes=max(4 << 30, 3 * capacity_bytes // 2), reserve_bytes=min(1 << 30, volume_bytes // RESERVE_SHARE)
+        max_map_bytes=max(4 << 30, 3 * capacity_bytes // 2),
+        reserve_bytes=min(1 << 30, volume_bytes // RESERVE_SHARE),
+        max_raw_bytes=max_raw_bytes,
     )
     try:
         tier = LmdbTier.open(settings.data_dir / "kv", options)

@@ -61,6 +61,16 @@ def decode(coding: Coding, stored: memoryview, out: Bytes) -> None:
         join4(top, data[:count], data[count : 3 * count].view(np.uint16), out.view(np.uint32))
 
 
+def most_raw_bytes(coding: Coding, stored_bytes: int) -> int:
+    """Return the most that `stored_bytes` can decode to: plain planes are stored whole; a frame of zstd expands a block
+    of 128 KiB from 4 bytes at best (RFC 8878, 3.1.1.2)."""
+    if coding == "planes2":
+        return 2 * stored_bytes
+    if coding == "planes4":
+        return 4 * stored_bytes // 3
+    return stored_bytes if coding == "raw" else (128 << 10) * (stored_bytes // 4)
+
+
 def _encode2(sources: Sequence[Bytes], count: int, compress: Callable[[Bytes, Sequence[int]], bytes]) -> list[Bytes]:
     high, low = coder.scratch(count), np.empty(count, np.uint8)
     at = 0

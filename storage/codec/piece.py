@@ -90,13 +90,14 @@ def encode(key: bytes, parts: Parts) -> Encoded:
     return Encoded(_assemble(key, header, buffers), sum(head.raw_bytes for head in heads))
 
 
-def decode(key: bytes, data: bytes | bytearray | memoryview) -> list[Part]:
+def decode(key: bytes, data: bytes | bytearray | memoryview, max_raw_bytes: int = MAX_RAW_BYTES) -> list[Part]:
     """Verify and decode what is stored under `key`. Thread-safe. Raises StoredPieceCorrupt.
 
-    The parts' data are read-only views; those of one dtype share one buffer.
+    What claims to be more than `max_raw_bytes`, or more than its coding can hold, is refused before memory is taken for
+    it. The parts' data are read-only views; those of one dtype share one buffer.
     """
     view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
-    header, at = _checked_header(key, view)
+    header, at = _checked_header(key, view, max_raw_bytes)
     try:
         decoded: dict[str, memoryview] = {}
         for group in header.groups:
@@ -135,7 +136,7 @@ def _checksum(key: bytes, data: memoryview) -> bytes:
     return state.digest()
 
 
-def _checked_header(key: bytes, view: memoryview) -> tuple[PieceHeader, int]:
+def _checked_header(key: bytes, view: memoryview, max_raw_bytes: int) -> tuple[PieceHeader, int]:
     """Return the header and the offset of the first group. Raises StoredPieceCorrupt."""
     if len(view) < PRELUDE.size:
         raise StoredPieceCorrupt(key, f"{len(view)} bytes are too few for a piece")
@@ -152,11 +153,11 @@ def _checked_header(key: bytes, view: memoryview) -> tuple[PieceHeader, int]:
         header = _decoder.decode(view[PRELUDE.size : PRELUDE.size + header_bytes])
     except msgspec.MsgspecError as error:
         raise StoredPieceCorrupt(key, f"the header can't be read: {error}") from error
-    _check_sizes(key, header, len(view) - PRELUDE.size - header_bytes)
+    _check_sizes(key, header, len(view) - PRELUDE.size - header_bytes, max_raw_bytes)
     return header, PRELUDE.size + header_bytes
 
 
-def _check_sizes(key: bytes, header: PieceHeader, stored_bytes: int) -> None:
+def _check_sizes(key: bytes, header: PieceHeader, stored_bytes: int, max_raw_bytes: int) -> None:
     raw: dict[str, int] = {}
     try:
         for part in header.parts:
@@ -166,12 +167,15 @@ def _check_sizes(key: bytes, header: PieceHeader, stored_bytes: int) -> None:
     except ValueError as error:
         raise StoredPieceCorrupt(key, str(error)) from error
     claimed = {group.dtype: group.raw_bytes for group in header.groups}
-    if claimed != raw or len(claimed) != len(header.groups) or sum(raw.values()) > MAX_RAW_BYTES:
+    if claimed != raw or len(claimed) != len(header.groups) or sum(raw.values()) > max_raw_bytes:
         raise StoredPieceCorrupt(key, "the header's sizes contradict each other")
     if any(group.stored_bytes < 0 for group in header.groups) or stored_bytes != sum(
         group.stored_bytes for group in header.groups
     ):
         raise StoredPieceCorrupt(key, "the groups' sizes do not add up to the stored bytes")
+    for group in header.groups:
+        if group.raw_bytes > groups.most_raw_bytes(group.coding, group.stored_bytes):
+            raise StoredPieceCorrupt(key, f"{group.stored_bytes} bytes can't hold {group.raw_bytes} by {group.coding}")
 
 
 def _cut_into_parts(header: PieceHeader, decoded: dict[str, memoryview]) -> list[Part]:

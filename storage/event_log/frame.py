@@ -88,13 +88,40 @@ def checksum_at(data: bytes, offset: int) -> int:
     return checksum
 
 
-def find_whole_record(data: bytes, offset: int) -> tuple[int, int, int] | None:
-    """Find the first record at or after `offset` whose own checksum holds: (start, end, flags), or None."""
-    view = memoryview(data)
-    while (offset := data.find(MAGIC_BYTES, offset)) >= 0 and len(data) - offset >= HEADER_BYTES:
-        _, checksum, flags, length, _, _ = HEADER.unpack_from(data, offset)
-        end = offset + HEADER_BYTES + length
-        if end <= len(data) and zlib.crc32(view[offset + _CHECKED_FROM : end]) == checksum:
-            return offset, end, flags
-        offset += 1
-    return None
+class WholeRecords:
+    """Looks through bytes of unknown worth for records whose own checksum holds.
+
+    What looks like a record's beginning may lie anywhere and claim any length, so that bytes made for it would cost a
+    checksum of the rest at every other byte. A search checks at most `MOST_PASSES` times as many bytes as it was given
+    and raises `TooManyBeginnings` then; of random bytes one offset in 65,536 looks like a beginning, and most claim
+    more than there is.
+    """
+
+    MOST_PASSES = 8
+    _FREE_BYTES = 1 << 20
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._view = memoryview(data)
+        self.checked_bytes = 0
+
+    def next(self, offset: int) -> tuple[int, int, int] | None:
+        """Return the first such record at or after `offset` as (start, end, flags), or None. Raises TooManyBeginnings."""
+        data = self._data
+        while (offset := data.find(MAGIC_BYTES, offset)) >= 0 and len(data) - offset >= HEADER_BYTES:
+            _, checksum, flags, length, _, _ = HEADER.unpack_from(data, offset)
+            end = offset + HEADER_BYTES + length
+            if end <= len(data) and self._crc32(offset + _CHECKED_FROM, end) == checksum:
+                return offset, end, flags
+            offset += 1
+        return None
+
+    def _crc32(self, start: int, end: int) -> int:
+        self.checked_bytes += end - start
+        if self.checked_bytes > self.MOST_PASSES * len(self._data) + self._FREE_BYTES:
+            raise TooManyBeginnings
+        return zlib.crc32(self._view[start:end])
+
+
+class TooManyBeginnings(Exception):
+    """Bytes in which far more looks like a record than any writer of ours leaves."""

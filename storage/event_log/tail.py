@@ -16,15 +16,19 @@ _SECTOR_BYTES = 512
 
 def is_torn(data: bytes, broken_at: int) -> bool:
     """Say whether the damage at offset `broken_at` of the last segment's bytes is a torn tail."""
-    found = frame.find_whole_record(data, broken_at + 1)
-    if found is None:
-        return True
-    hole = _has_unwritten_sector(data, broken_at, found[0])
-    while found is not None:
-        _, end, flags = found
-        if flags & frame.FLAG_GROUP_START:
-            return False
-        found = frame.find_whole_record(data, end)
+    search = frame.WholeRecords(data)
+    try:
+        found = search.next(broken_at + 1)
+        if found is None:
+            return True
+        hole = _has_unwritten_sector(data, broken_at, found[0])
+        while found is not None:
+            _, end, flags = found
+            if flags & frame.FLAG_GROUP_START:
+                return False
+            found = search.next(end)
+    except frame.TooManyBeginnings:
+        return False
     return hole
 
 

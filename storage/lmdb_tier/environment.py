@@ -10,6 +10,7 @@ from typing import Any
 import lmdb
 import msgspec
 
+from storage.codec.piece import MAX_RAW_BYTES
 from storage.errors import SchemaNewerThanCode, StoreDamaged, StoreFull, StoreUnavailable
 from storage.private import DIRECTORY_MODE, FILE_MODE, make_private_directory
 
@@ -29,13 +30,15 @@ _DAMAGE = (
 class TierOptions(msgspec.Struct, frozen=True):
     """Sizes in bytes. The map starts at `map_bytes` and doubles up to `max_map_bytes`; it costs addresses, not disk.
 
-    `reserve_bytes` of the volume are never used: a write that would touch them is refused.
+    `reserve_bytes` of the volume are never used: a write that would touch them is refused. `max_raw_bytes`: a piece that
+    claims to decode to more is corrupt.
     """
 
     map_bytes: int = GIB
     max_map_bytes: int = 96 * GIB
     reserve_bytes: int = GIB
     max_readers: int = 512
+    max_raw_bytes: int = MAX_RAW_BYTES
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ class LmdbTier:
 
     def read(self, key: bytes) -> list[Part]:
         """Return the verified parts. Raises StoredPieceMissing, StoredPieceCorrupt, StoreUnavailable."""
-        return decode(key, self.read_encoded(key))
+        return decode(key, self.read_encoded(key), self._options.max_raw_bytes)
 
     def read_encoded(self, key: bytes) -> memoryview:
         """Return the stored bytes, not verified, in memory that this thread's next read uses again. Raises as `read`."""

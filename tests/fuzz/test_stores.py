@@ -103,7 +103,7 @@ def test_frames_are_what_was_written_or_broken(seed: int) -> None:
         for _, _, start, end in frame.scan(bad, 0, 7, 1):
             read.append(bad[start + frame.HEADER_BYTES : end])
     assert read == payloads[: len(read)]
-    frame.find_whole_record(bad, 1)
+    frame.WholeRecords(bad).next(1)
 
 
 def log_files(directory: Path) -> list[Path]:

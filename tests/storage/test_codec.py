@@ -260,3 +260,24 @@ def test_group_of_zero_bytes() -> None:
     assert sum(buffer.size for buffer in stored) == 0
     with pytest.raises(coder.FrameBroken):
         coder.decompress_into(memoryview(b""), np.empty(0, np.uint8))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 2), ("float32", 4 / 3), ("uint8", 32768)])
+def test_a_piece_that_claims_more_than_its_bytes_can_hold_takes_no_memory(dtype: str, most: float) -> None:
+    """Sizes beyond what a coding can expand to, or beyond the reader's bound, are refused before anything is allocated."""
+    source = b"\0" * 400_000 if dtype == "uint8" else bytes(some_parts(1, 100_000, dtype)[0].data)
+    width = {"bfloat16": 2, "float32": 4, "uint8": 1}[dtype]
+    part = Part("k", dtype, (len(source) // width,), memoryview(source))
+    data = piece.encode(KEY, [part]).data
+    for factor in (most, 1e5):
+
+        def lie(header: list, payload: bytes, factor: float = factor) -> tuple[list, bytes]:  # type: ignore[type-arg]
+            _, coding, _, stored = header[1][0]
+            items = int(factor * stored) // width + 1
+            return [[["k", dtype, [items]]], [[dtype, coding, items * width, stored]]], payload
+
+        with pytest.raises(StoredPieceCorrupt, match="can't hold|contradict"):
+            piece.decode(KEY, resealed([part], lie))
+    with pytest.raises(StoredPieceCorrupt, match="contradict"):
+        piece.decode(KEY, data, max_raw_bytes=len(source) - 1)
+    assert plain(piece.decode(KEY, data, max_raw_bytes=len(source))) == plain([part])

@@ -175,6 +175,26 @@ def test_a_wrong_number_with_a_right_chain_is_found() -> None:
         list(frame.scan(header + b"a" + second + b"b", 0, 0, 1))
 
 
+def test_a_segment_made_of_beginnings_costs_a_few_passes(tmp_path: Path) -> None:
+    """Bytes of which every other few claim to be a record up to the end are read a bounded number of times, as damage."""
+    ends, step = 1 << 20, 26
+    crafted = bytearray()
+    while len(crafted) < ends:
+        length = ends - len(crafted) - frame.HEADER_BYTES
+        crafted += frame.HEADER.pack(frame.MAGIC, 1, 0, max(0, length), 0, 9) + bytes(step - frame.HEADER_BYTES)
+    search = frame.WholeRecords(bytes(crafted))
+    with pytest.raises(frame.TooManyBeginnings):
+        search.next(1)
+    assert search.checked_bytes < (frame.WholeRecords.MOST_PASSES + 3) * len(crafted)
+    one_segment(tmp_path, [b"whole"])
+    segment = tmp_path / name_for(1)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + b"!" + crafted)
+    with pytest.raises(LogCorrupt, match=frame.BAD_MAGIC):
+        open_log(tmp_path)
+    assert segment.read_bytes() == whole + b"!" + crafted
+
+
 @pytest.mark.parametrize("which", ["middle", "newest", "first"])
 def test_a_missing_segment_is_damage(tmp_path: Path, which: str) -> None:
     """A segment that was deleted, the newest too, stops the start, and nothing else is touched."""
