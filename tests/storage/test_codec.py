@@ -276,7 +276,7 @@ def test_a_piece_that_claims_more_than_its_bytes_can_hold_takes_no_memory(dtype:
             items = int(factor * stored) // width + 1
             return [[["k", dtype, [items]]], [[dtype, coding, items * width, stored]]], payload
 
-        with pytest.raises(StoredPieceCorrupt, match="can't hold|contradict"):
+        with pytest.raises(StoredPieceCorrupt, match=r"can't hold|contradict"):
             piece.decode(KEY, resealed([part], lie))
     with pytest.raises(StoredPieceCorrupt, match="contradict"):
         piece.decode(KEY, data, max_raw_bytes=len(source) - 1)
