@@ -114,6 +114,15 @@ def stats(url: str, key: str) -> None:
     show(Asker(url, key).get("/v1/cache/stats"))
 
 
+@cache.command("reset")
+@url_option
+@key_option
+@click.option("--include-pins", is_flag=True, help="Forget what is pinned, too.")
+def reset(url: str, key: str, include_pins: bool) -> None:
+    """Forget all entries, in memory and on disk; pinned ones stay unless you say otherwise."""
+    show(Asker(url, key).post("/admin/reset", {"include_pins": include_pins}))
+
+
 @cache.command("sweep")
 @url_option
 @key_option

@@ -26,10 +26,14 @@ async def read_json(request: Request[Any, Any, Any], into: type[T], max_depth: i
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind and kind != "application/json" and not kind.endswith("+json"):
         raise ApiError("unsupported_media_type", f"Send JSON with Content-Type: application/json, not {kind[:80]!r}.")
-    return decode_json(await _whole(request), into, max_depth)
+    body = await read_whole(request)
+    if not body:
+        raise ApiError("invalid_request", "The request body is empty; send JSON.")
+    return decode_json(body, into, max_depth)
 
 
-async def _whole(request: Request[Any, Any, Any]) -> bytes:
+async def read_whole(request: Request[Any, Any, Any]) -> bytes:
+    """Return the body, empty where none was sent. Raises ApiError."""
     try:
         body = await request.body()
     except RequestEntityTooLarge as fault:
@@ -41,8 +45,6 @@ async def _whole(request: Request[Any, Any, Any]) -> bytes:
         # Litestar's word for a client that closed its connection before the body was whole: no fault of the server.
         log.debug("%s %s: the client left before its body was whole", request.method, request.url.path)
         raise ApiError("cancelled", "The client closed the connection.") from fault
-    if not body:
-        raise ApiError("invalid_request", "The request body is empty; send JSON.")
     return body
 
 

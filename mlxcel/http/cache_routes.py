@@ -7,13 +7,14 @@ from litestar import Request, get, post
 from litestar.response.base import ASGIResponse
 
 from mlxcel.chat.signature import RAW_PROMPT_SIGNATURE
-from mlxcel.http.bodies import read_json
+from mlxcel.http.bodies import read_json, read_whole
 from mlxcel.http.context import caller_of, context_of, tenant_of
 from mlxcel.http.errors import ApiError, json_reply
 from mlxcel.http.openai_chat import render
 from mlxcel.http.openai_completions import encode_prompt
 from mlxcel.http.params import cache_scope, tenant_prefix
-from mlxcel.http.schemas import ProbeBody
+from mlxcel.http.query import flag
+from mlxcel.http.schemas import ProbeBody, ResetBody
 
 
 @get("/v1/cache/stats", summary="Counts of the prompt cache")
@@ -30,13 +31,21 @@ async def cache_stats(request: Request[Any, Any, Any]) -> ASGIResponse:
     return json_reply({**held, **context.counters.of_tenant(caller_of(request))})
 
 
-@post("/v1/cache/reset", status_code=200, summary="Empty the prompt cache")
+@post(["/v1/cache/reset", "/admin/reset"], status_code=200, summary="Empty the prompt cache")
 async def cache_reset(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """Drop all entries, a tenant's key those of the tenant; lifetime counters stay. No body is read."""
+    """Drop all entries, a tenant's key those of the tenant; lifetime counters stay.
+
+    Pinned ones stay unless `include_pins` is true, in the query or in a body; pins are the operator's, never a tenant's.
+    """
     context, tenant, caller = context_of(request), tenant_of(request), caller_of(request)
-    if tenant:
-        return json_reply(await context.ask("tenant_reset", tenant_prefix=tenant_prefix(tenant), caller=caller))
-    return json_reply(await context.ask("reset", caller=caller))
+    include_pins = flag(request, "include_pins")
+    if await read_whole(request):
+        include_pins |= (await read_json(request, ResetBody, context.settings.max_json_depth)).include_pins
+    if not tenant:
+        return json_reply(await context.ask("reset", caller=caller, include_pins=include_pins))
+    if include_pins:
+        raise ApiError("forbidden", "Pins are the operator's: reset them at /admin/reset.", param="include_pins")
+    return json_reply(await context.ask("tenant_reset", tenant_prefix=tenant_prefix(tenant), caller=caller))
 
 
 @post("/v1/cache/probe", status_code=200, summary="How much of a prompt is cached, without using it")

@@ -10,7 +10,7 @@ from mlxcel.http.admin import JobBody
 from mlxcel.http.admin_entries import DeleteBody, PinBody, UnpinBody
 from mlxcel.http.anthropic_schemas import CountBody, MessagesBody
 from mlxcel.http.native import DetokenizeBody, TokenizeBody
-from mlxcel.http.schemas import ChatBody, CompletionBody, NativeCompletionBody, ProbeBody
+from mlxcel.http.schemas import ChatBody, CompletionBody, NativeCompletionBody, ProbeBody, ResetBody
 from mlxcel.service.operator import Limits
 
 _BODIES: dict[str, type[msgspec.Struct]] = {
@@ -24,6 +24,8 @@ _BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/messages/count_tokens": CountBody,
     "/messages/count_tokens": CountBody,
     "/v1/cache/probe": ProbeBody,
+    "/v1/cache/reset": ResetBody,
+    "/admin/reset": ResetBody,
     "/admin/entries/delete": DeleteBody,
     "/admin/pins": PinBody,
     "/admin/pins/remove": UnpinBody,
@@ -70,7 +72,7 @@ def _operation(path: str, method: str, plan: Any, by_type: dict[Any, Any]) -> An
     made = {**plan, "responses": {**_ERRORS, **plan["responses"]}}
     if method == "post" and path in _BODIES:
         content = {"application/json": {"schema": by_type[_BODIES[path]]}}
-        made["requestBody"] = {"required": True, "content": content}
+        made["requestBody"] = {"required": _BODIES[path] is not ResetBody, "content": content}
     return made
 
 

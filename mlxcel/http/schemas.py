@@ -146,6 +146,12 @@ class ProbeBody(CacheFields, kw_only=True):
     extra_body: CacheFields | None = None
 
 
+class ResetBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/cache/reset, where a body is sent at all. A misspelt field is refused: pins would seem to be gone."""
+
+    include_pins: bool = False
+
+
 def cache_field(body: Any, name: str) -> Any:
     """Return a cache field of the body, else of its nested `extra_body`, else None."""
     value = getattr(body, name)

@@ -108,9 +108,10 @@ class Questions:
             "memory": self.engine.memory(),
         }
 
-    def reset(self, caller: str = "") -> dict[str, Any]:
-        """Forget all entries in both tiers that no running request uses."""
-        events = self.cache.run(cmd.ResetCache(at_us=self.cache.now_us(), caller=caller))
+    def reset(self, caller: str = "", include_pins: bool = False) -> dict[str, Any]:
+        """Forget all entries in both tiers that no running request uses and no pin holds; or pins too, when asked."""
+        command = cmd.ResetCache(at_us=self.cache.now_us(), caller=caller, include_pins=include_pins)
+        events = self.cache.run(command)
         done = next(e for e in events if isinstance(e, ev.CacheReset))
         return {"cleared": True, "freed_bytes": done.freed_bytes, "freed_entries": done.entries}
 

@@ -71,6 +71,8 @@ def test_a_tenant_sees_and_drops_its_own(daemon: Daemon) -> None:
     assert stats[0]["entries"] >= 1
     assert stats[1]["entries"] == 1
     assert (stats[1]["hits"], hits) == (0, 0)
+    refused = daemon.http.post("/v1/cache/reset", json={"include_pins": True}, headers=headers("sk-bob"))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (403, "include_pins")
     done = daemon.http.post("/v1/cache/reset", headers=headers("sk-bob")).json()
     assert (done["cleared"], done["freed_entries"]) == (True, 1)
     assert daemon.http.get("/v1/cache/stats", headers=headers("sk-bob")).json()["entries"] == 0
