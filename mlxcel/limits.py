@@ -48,14 +48,16 @@ def make_policy(settings: Settings, facts: ModelFacts, config: dict[str, Any], m
     if snapshots is None:
         entry = kv_bytes if facts.reuse == "snapshot" else 0
         snapshots = _recommended("snapshot", entry, left, capacity.SNAPSHOT_DEFAULT_BYTES, settings.ctx_size)
+    block_size = settings.apc_block_size if apc or facts.reuse == "snapshot" else 1
+    matched = apc and facts.reuse != "none"
     return Policy(
         enabled=settings.cache_active,
-        capacity_bytes=kv,
+        capacity_bytes=bound_by_blocks(settings, kv, facts.kv_bytes_per_token * block_size if matched else 0),
         max_entries=settings.prompt_cache_max_entries,
         ttl_us=int(settings.prompt_cache_ttl_s * SECOND_US),
         min_prefix_tokens=settings.prompt_cache_min_prefix,
         apc_enabled=apc,
-        block_size=settings.apc_block_size if apc or facts.reuse == "snapshot" else 1,
+        block_size=block_size,
         snapshot_capacity_bytes=snapshots,
         snapshot_max_entries=settings.snapshot_max_entries,
         snapshot_ttl_us=int(settings.snapshot_ttl_s * SECOND_US),
@@ -63,11 +65,30 @@ def make_policy(settings: Settings, facts: ModelFacts, config: dict[str, Any], m
         disk_ttl_us=int(settings.disk_ttl_s * SECOND_US),
         write_policy=settings.disk_write_policy if settings.disk_active else "off",
         donate_cancelled=settings.donate_cancelled,
+        ranking=settings.prompt_cache_ranking,
         strict_template_bucket=settings.strict_template_bucket,
         memory_cap_bytes=memory_cap(settings, facts, memory),
+        low_water_percent=settings.prompt_cache_low_water_percent,
         serves_model=facts.name,
         serves_fingerprint=facts.fingerprint,
     )
+
+
+def bound_by_blocks(settings: Settings, capacity_bytes: int, block_bytes: int) -> int:
+    """Return the KV store's capacity under `--apc-num-blocks`. `block_bytes`: KV of one block; 0: there are no blocks here.
+
+    The guide's flag bounds the blocks that are tracked. Here no block is tracked without its KV, so their number and the
+    bytes of their KV are the same bound.
+    """
+    blocks = settings.apc_num_blocks
+    if blocks is None:
+        return capacity_bytes
+    if not block_bytes:
+        log.warning("--apc-num-blocks %d bounds nothing: this model's KV is not matched by blocks", blocks)
+        return capacity_bytes
+    bound = min(capacity_bytes, blocks * block_bytes)
+    log.info("--apc-num-blocks %d: the KV store takes at most %d bytes", blocks, bound)
+    return bound
 
 
 def _recommended(what: str, entry_bytes: int, left: int | None, default_bytes: int, ctx_size: int) -> int:

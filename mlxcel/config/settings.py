@@ -176,6 +176,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         CACHE, "Tokens that a prefix must have to be kept or reused", kinds.integer(1),
         (flag("--prompt-cache-min-prefix"),), (Env("MLXCEL_PROMPT_CACHE_MIN_PREFIX"),),
     )] = 32
+    prompt_cache_ranking: Annotated[str, Option(
+        CACHE, "What leaves a full memory first: the least recent piece at a branch's end, or whole entries, as the guide has it",
+        kinds.choice("leaf-lru", "entry-lru"),
+        (flag("--prompt-cache-ranking"),), (Env("MLXCEL_PROMPT_CACHE_RANKING"),),
+    )] = "leaf-lru"
+    prompt_cache_low_water_percent: Annotated[int, Option(
+        CACHE, "A memory budget that is full is drained to this share of it in one go; 100 evicts no more than must be",
+        kinds.integer(1, 100),
+        (flag("--prompt-cache-low-water"),), (Env("MLXCEL_PROMPT_CACHE_LOW_WATER"),),
+    )] = 100
     pin_prefix: Annotated[tuple[Path, ...], Option(
         CACHE, "A file (system prompt, or a chat body as JSON) whose prefix is computed at start and stays; may be repeated",
         kinds.PATH, (flag("--pin-prefix"),), (Env("MLXCEL_PIN_PREFIX"),), default_text="none", repeat=True,
@@ -223,8 +233,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         BLOCKS, "Tokens in a block", kinds.integer(1, 4096), (flag("--apc-block-size"),), (Env("APC_BLOCK_SIZE"),),
     )] = 16
     apc_num_blocks: Annotated[int | None, Option(
-        BLOCKS, "Block hashes tracked at most", kinds.integer(1),
-        (flag("--apc-num-blocks"),), (Env("APC_NUM_BLOCKS"),), default_text="follows --prompt-cache-max-entries",
+        BLOCKS, "Blocks kept in memory at most: bounds --prompt-cache-capacity-bytes by the KV of so many", kinds.integer(1),
+        (flag("--apc-num-blocks"),), (Env("APC_NUM_BLOCKS"),), default_text="as many as entries and bytes allow",
     )] = None
     apc_hash: Annotated[str, Option(
         BLOCKS, "How blocks are hashed", kinds.choice("sha256", "blake3"), (flag("--apc-hash"),), (Env("APC_HASH"),),

@@ -45,6 +45,8 @@ ROWS = {
     "prompt_cache_max_entries": (1024, "4096", 4096, "1", 1, "0"),
     "prompt_cache_ttl_s": (3600.0, "1800", 1800.0, "30m", 1800.0, "-1"),
     "prompt_cache_min_prefix": (32, "64", 64, "16", 16, "x"),
+    "prompt_cache_ranking": ("leaf-lru", "entry-lru", "entry-lru", "leaf-lru", "leaf-lru", "lru"),
+    "prompt_cache_low_water_percent": (100, "80", 80, "50", 50, "0"),
     "pin_prefix": ((), ["/a", "/b"], (Path("/a"), Path("/b")), "/c", (Path("/c"),), " "),
     "strict_template_bucket": (False, "true", True, "1", True, ""),
     "donate_cancelled": (True, "false", False, "off", False, "never"),
