@@ -80,7 +80,8 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s, settings.boundary_snapshot)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
     questions.add(Operator(cache, engine, restorer, service.post).answers())
-    questions.disk_gauges = _gauges(settings, tier, spill, missing)
+    found = {"disk_pieces_missing": missing, "log_segments_lost": len(opened.lost)}
+    questions.disk_gauges = _gauges(settings, tier, spill, found)
     service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())
     loop = EngineLoop(service, engine, reuse, questions)
     if settings.cache_warmup and settings.boundary_snapshot and engine.facts.reuse == "snapshot":
@@ -172,6 +173,12 @@ def _open_log(directory: Path) -> tuple[Any, Any, str]:
                 log.warning(
                     "event log: a torn tail of %d bytes was cut, kept in %s", opened.cut.cut_bytes, opened.cut.copy
                 )
+            if opened.lost:
+                log.error(
+                    "event log: %d older segments are gone (from record %d on): their history can't be replayed, "
+                    "the cache stands on the checkpoint at record %d and is unaffected",
+                    len(opened.lost), opened.lost[0], opened.checkpoint_seq,
+                )  # fmt: skip
             return opened, folded.state, detail
         except NewerThanCode as fault:
             raise StartFailed(f"{fault}. Use the newer mlxcel, or another --data-dir.") from fault
@@ -232,11 +239,11 @@ def _shrink(tier: Any, spill: Any, capacity_bytes: int) -> None:
     shrink_in_background(tier, spill, capacity_bytes)
 
 
-def _gauges(settings: Settings, tier: Any, spill: Any, missing: int) -> Callable[[], dict[str, Any]]:
+def _gauges(settings: Settings, tier: Any, spill: Any, found: dict[str, int]) -> Callable[[], dict[str, Any]]:
     from storage.gauges import disk_gauges
 
     fault = "the disk tier could not be opened" if tier is None and settings.disk_active else ""
-    return lambda: disk_gauges(tier, spill, fault) | {"disk_pieces_missing": missing}
+    return lambda: disk_gauges(tier, spill, fault) | found
 
 
 def _disk_threads(tier: Any, writer: Any, service: GenerationService, capacity_bytes: int) -> tuple[Any, Any]:

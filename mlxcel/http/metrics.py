@@ -60,6 +60,7 @@ _FAULTS = {  # kind -> key of the stats
     "write_dropped": "disk_writes_dropped",
     "store_lost": "disk_losses",
     "missing_at_start": "disk_pieces_missing",
+    "log_segment_lost": "log_segments_lost",
 }
 _LABELLED = {  # metric -> (prefix of the stats keys, label values, help)
     "mlxcel_prompt_cache_evictions": ("evictions_", ("lru", "ttl", "capacity"), "Entries dropped"),

@@ -11,6 +11,7 @@ from mlxcel.core.state import STORED, State
 from mlxcel.service.recover import fold_log
 from ops.fsck.report import Finding, Report
 from storage.errors import LogCorrupt, LogError, LogNewerThanCode, NewerThanCode, StorageError
+from storage.event_log import manifest
 from storage.event_log.reader import LogReader
 from storage.lmdb_tier.check import TierReport, check
 from storage.lmdb_tier.environment import DATA_FILE
@@ -92,7 +93,11 @@ def _only_history(report: Report, reader: LogReader, fault: LogCorrupt | LogNewe
     if isinstance(fault, LogCorrupt):
         text = f"history before the newest checkpoint is damaged: {fault.file} byte {fault.offset}; {unaffected}"
         repair = "move the damaged segments and those before them aside; the cache stays"
-        report.findings.append(Finding("history_damaged", str(reader.directory), f"{text} ({fault.reason})", repair))
+        kind = "history_damaged"
+        if fault.file.name == manifest.NAME:  # what is listed there and isn't in the folder
+            kind, text = "history_missing", f"history before the newest checkpoint is missing; {unaffected}"
+            repair = "move what stands before the gap aside; the cache stays"
+        report.findings.append(Finding(kind, str(reader.directory), f"{text} ({fault.reason})", repair))
     else:
         report.findings.append(Finding("history_newer", str(reader.directory), f"{fault}; {unaffected}"))
     return True

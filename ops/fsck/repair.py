@@ -10,6 +10,7 @@ from storage.lmdb_tier.environment import set_aside
 from storage.lmdb_tier.tier import LmdbTier
 
 _LOG = ("log_damaged", "state_unreadable")
+_HISTORY = ("history_damaged", "history_missing")
 _DELETE = ("piece_damaged", "piece_size", "piece_unknown", "data_without_index")
 
 
@@ -23,7 +24,7 @@ def repair(data_dir: Path, examined: Examined) -> Report:
     kinds = {finding.kind for finding in report.findings}
     if kinds & set(_LOG):
         report.repaired.append(f"the log was set aside as {set_aside(data_dir / 'log')}")
-    elif "history_damaged" in kinds:
+    elif kinds & set(_HISTORY):
         report.repaired.append(_mend_history(data_dir / "log"))
     if "store_unreadable" in kinds:
         report.repaired.append(f"the store was set aside as {set_aside(data_dir / 'kv')}")

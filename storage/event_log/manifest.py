@@ -47,8 +47,8 @@ def read(directory: Path) -> Manifest | None:
     return manifest
 
 
-def checked_segments(directory: Path) -> list[SegmentFile]:
-    """Return the segment files in order. Raises LogCorrupt when one that the manifest lists is gone.
+def look(directory: Path) -> tuple[list[SegmentFile], list[int]]:
+    """Return the segment files in order, and the first numbers of those that the manifest lists and that are gone.
 
     A segment that it doesn't list is no fault: files are made before they are listed, and removed after. A writer may
     begin or retire a segment between our two looks, so that what seems to be missing is looked for again.
@@ -59,5 +59,14 @@ def checked_segments(directory: Path) -> list[SegmentFile]:
         there = {segment.first_seq for segment in segments}
         gone = [first for first in manifest.first_seqs if first not in there] if manifest else []
         if not gone:
-            return segments
-    raise LogCorrupt(directory / NAME, 0, f"the segment that starts at record {gone[0]} is missing")
+            break
+    return segments, gone
+
+
+def check_none_gone(directory: Path, segments: list[SegmentFile], gone: list[int], since_seq: int) -> None:
+    """Raise LogCorrupt when a segment that is gone may have held a record after `since_seq`."""
+    known = sorted({*gone, *(segment.first_seq for segment in segments)})
+    for first in gone:
+        following = next((other for other in known if other > first), None)
+        if following is None or following > since_seq + 1:
+            raise LogCorrupt(directory / NAME, 0, f"the segment that starts at record {first} is missing")

@@ -63,7 +63,8 @@ class LogReader:
 
     def flagged_records(self, since_seq: int = 0) -> Iterator[tuple[int, bytes, bool]]:
         """As `records`, with whether the record is a checkpoint."""
-        segments = manifest.checked_segments(self.directory) if self.directory.is_dir() else []
+        segments, gone = manifest.look(self.directory) if self.directory.is_dir() else ([], [])
+        manifest.check_none_gone(self.directory, segments, gone, since_seq)
         self.torn = None
         expected: tuple[int, int] | None = None
         for index, segment in enumerate(segments):

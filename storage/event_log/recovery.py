@@ -29,13 +29,15 @@ class TailCut(msgspec.Struct, frozen=True):
 
 class OpenedLog(msgspec.Struct, frozen=True):
     """A log ready for appending. `tail` yields (sequence number, payload) after the checkpoint, or everything when
-    `checkpoint` is None; records are read from memory, already checked."""
+    `checkpoint` is None; records are read from memory, already checked. `lost`: first numbers of listed segments before
+    the checkpoint that are gone."""
 
     writer: LogWriter
     checkpoint: bytes | None
     checkpoint_seq: int
     tail: Iterator[tuple[int, bytes]]
     cut: TailCut | None
+    lost: tuple[int, ...] = ()
 
 
 class _Loaded(msgspec.Struct):
@@ -50,22 +52,24 @@ def open_log(directory: Path, settings: LogSettings | None = None, wall: Callabl
     """Open (or begin) the log in `directory`, which the caller owns (storage.lock).
 
     Reads the segments from the newest checkpoint on. Raises LogCorrupt when they are damaged anywhere but in the tail,
-    or when a listed segment is gone (no file is changed then), LogNewerThanCode, OSError.
+    or when one of them is gone (no file is changed then), LogNewerThanCode, OSError. A listed segment before that
+    checkpoint is history, which the state does without: it is forgotten and named in `lost`.
     """
     settings = settings or LogSettings()
     make_private_directory(directory)
     reader = LogReader(directory)
-    segments = manifest.checked_segments(directory)
+    segments, gone = manifest.look(directory)
     first_seq = segments[0].first_seq if segments else 1
     loaded, torn = _load_from_newest_checkpoint(reader)
+    checkpoint = first_checkpoint(loaded[0].data, loaded[0].header) if loaded else None
+    manifest.check_none_gone(directory, segments, gone, checkpoint[0] - 1 if checkpoint else 0)
     upkeep.tidy(directory)
     cut = _cut(torn) if torn is not None else None
     manifest.write(directory, reader.segments())
-    checkpoint = first_checkpoint(loaded[0].data, loaded[0].header) if loaded else None
     position = _position(loaded, checkpoint) if loaded else Position(next_seq=first_seq)
     writer = LogWriter(directory, settings, position, wall)
     seq, payload = checkpoint or (0, None)
-    return OpenedLog(writer, payload, seq, _tail(loaded, seq), cut)
+    return OpenedLog(writer, payload, seq, _tail(loaded, seq), cut, tuple(gone))
 
 
 def _load_from_newest_checkpoint(reader: LogReader) -> tuple[list[_Loaded], TornTail | None]:

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from tests.e2e.daemon import ROOT, Daemon, environment
-from tests.faults.support import ALWAYS, Filled, root_only
+from tests.faults.support import ALWAYS, Filled, root_only, said
 
 
 def run(command: str, data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -124,6 +124,37 @@ def test_damage_before_the_newest_checkpoint_costs_no_cache(filled: Filled, tmp_
     assert subprocess.run(replay, cwd=ROOT, env=environment(), capture_output=True, check=False).returncode == 0
     with Daemon(filled.model, data, *ALWAYS) as daemon:
         assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+
+
+@pytest.mark.parametrize("which", [pytest.param(0, id="first"), pytest.param(1, id="middle", marks=pytest.mark.slow)])
+def test_a_lost_older_segment_costs_no_cache(which: int, filled: Filled, tmp_path: Path) -> None:
+    """A start without it hits all the same, says so in a line and a metric; fsck names it and closes the gap on request."""
+    data = filled.copy(tmp_path / "data")
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+        assert daemon.stop() == 0
+    before = segments(data)
+    before[which].unlink()
+    started = tmp_path / "started"
+    shutil.copytree(data, started)
+    with Daemon(filled.model, started, *ALWAYS) as daemon:
+        assert daemon.stats()["log_segments_lost"] == 1
+        assert 'mlxcel_prompt_cache_faults_total{kind="log_segment_lost"} 1.0' in daemon.http.get("/metrics").text
+        assert said(daemon).count("older segments are gone") == 1
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+        assert daemon.stop() == 0
+    assert not list(started.glob("log.damaged-*"))
+    assert kinds(started) == (set() if which == 0 else {"history_damaged"})
+    found = run("fsck", data)
+    assert "history before the newest checkpoint is missing" in found.stdout
+    assert (found.returncode, kinds(data)) == (1, {"history_missing"})
+    assert run("fsck", data, "--repair").returncode == 0
+    assert kinds(data) == set()
+    replay = [sys.executable, "-m", "ops.replay", str(data), "--verify"]
+    assert subprocess.run(replay, cwd=ROOT, env=environment(), capture_output=True, check=False).returncode == 0
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)
+        assert daemon.stats()["log_segments_lost"] == 0
 
 
 @pytest.mark.parametrize("what", ["log", "store"])

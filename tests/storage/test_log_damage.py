@@ -195,17 +195,58 @@ def test_a_segment_made_of_beginnings_costs_a_few_passes(tmp_path: Path) -> None
     assert segment.read_bytes() == whole + b"!" + crafted
 
 
-@pytest.mark.parametrize("which", ["middle", "newest", "first"])
-def test_a_missing_segment_is_damage(tmp_path: Path, which: str) -> None:
-    """A segment that was deleted, the newest too, stops the start, and nothing else is touched."""
+def test_the_newest_segment_missing_is_damage(tmp_path: Path) -> None:
+    """The newest segment deleted stops the start, since what it held is unknown, and nothing else is touched."""
     fill(tmp_path, 200, PLAIN)
-    segments = list_segments(tmp_path)
-    segments[{"middle": len(segments) // 2, "newest": -1, "first": 0}[which]].path.unlink()
+    list_segments(tmp_path)[-1].path.unlink()
     before = digests(tmp_path)
     with pytest.raises(LogCorrupt, match="missing"):
         open_log(tmp_path, PLAIN)
     assert LogReader(tmp_path).verify().fault is not None
     assert digests(tmp_path) == before
+
+
+def test_a_segment_missing_after_the_newest_checkpoint_is_damage(tmp_path: Path) -> None:
+    """Where no checkpoint stands behind the gap, the state needs what is gone."""
+    settings = LogSettings(segment_bytes=2_000, delay_s=0.0, compress_level=0)
+    opened = open_log(tmp_path, settings)
+    opened.writer.open_segment(b"checkpoint")
+    for _ in range(3):
+        opened.writer.append(b"x" * 100)
+        opened.writer.open_segment(b"checkpoint")
+    opened.writer.close()
+    segments = list_segments(tmp_path)
+    for segment in segments[1:]:  # the checkpoints that open these can't be read any more
+        data = bytearray(segment.path.read_bytes())
+        data[HEADER_BYTES + 30] ^= 1
+        segment.path.write_bytes(data)
+    segments[0].path.unlink()
+    with pytest.raises(LogCorrupt):
+        open_log(tmp_path, settings)
+
+
+@pytest.mark.parametrize("which", ["middle", "first"])
+def test_an_older_segment_missing_costs_history_alone(tmp_path: Path, which: str) -> None:
+    """Without an older segment the log opens from its newest checkpoint, names the lost one once, and goes on."""
+    written = fill(tmp_path, 200, PLAIN)
+    segments = list_segments(tmp_path)
+    lost = segments[{"middle": len(segments) // 2, "first": 0}[which]]
+    lost.path.unlink()
+    newest = segments[-1].first_seq
+    assert isinstance(LogReader(tmp_path).verify().fault, LogCorrupt)
+    assert list(LogReader(tmp_path).records(newest - 1)) == [row for row in written if row[0] >= newest]
+    with pytest.raises(LogCorrupt, match="missing"):
+        list(LogReader(tmp_path).records(lost.first_seq - 1))
+    opened = open_log(tmp_path, PLAIN)
+    assert opened.lost == (lost.first_seq,)
+    assert (opened.checkpoint_seq, opened.checkpoint) == written[newest - 1]
+    assert list(opened.tail) == written[newest:]
+    opened.writer.close()
+    again = open_log(tmp_path, PLAIN)
+    assert again.lost == ()
+    again.writer.close()
+    whole = LogReader(tmp_path).verify().fault is None
+    assert whole == (which == "first"), "a gap inside stays damage for whoever reads it all; a later beginning does not"
 
 
 def test_a_missing_middle_segment_is_found_without_the_manifest(tmp_path: Path) -> None:
