@@ -39,15 +39,25 @@ def ended(state: State, node: Node, at_us: int, apart_from: int = 0) -> bool:
 
 
 def capture_owner(state: State, node: Node) -> Entry | None:
-    """Return whose a snapshot is that no entry ends at (taken on the way): its session's latest entry, if that goes on here."""
+    """Return whose a snapshot is that no entry ends at: its session's latest entry, if both are of one conversation.
+
+    It was taken on the way to where the entry ends, or in the background beyond that. What sessions have in common (the end
+    of a system prompt, or a place that several requests started from) is nobody's.
+    """
     latest = state.latest_in_session.get((node.namespace, node.session_key), 0) if node.snapshot else 0
-    if not latest or node.anchored:
+    if not latest or node.anchored or node.uses > 1:
         return None
     entry = state.entries[latest]
-    at = state.nodes[entry.node]
-    while at.parent and at.id != node.parent:
-        at = state.nodes[at.parent]
-    return entry if at.id == node.parent else None
+    end = state.nodes[entry.node]
+    base = end.parent if end.snapshot else end.id
+    one_way = _runs_through(state, base, node.parent) or _runs_through(state, node.parent, base)
+    return entry if one_way else None
+
+
+def _runs_through(state: State, at: int, wanted: int) -> bool:
+    while at and at != wanted:
+        at = state.nodes[at].parent
+    return at == wanted
 
 
 def _captured(state: State, node: Node, at_us: int) -> bool:

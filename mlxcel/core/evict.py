@@ -177,8 +177,12 @@ class EvictionPlan:
     def end_entry(self, entry_id: int, reason: str) -> None:
         """End an entry in every tier, with the pieces that only it uses and the states captured on the way to it."""
         node = self._node_of(entry_id)
-        self._end_captures(entry_id, node, reason)
+        for captured in self._captures_of(entry_id):
+            self._end_branch(captured, reason)
         self.kill_entry(entry_id, reason)
+        self._end_branch(node, reason)
+
+    def _end_branch(self, node: Node, reason: str) -> None:
         while node.parent and not self.in_use(node):
             for tier in (DISK, MEMORY):
                 if self.evictable(node, tier):
@@ -187,14 +191,11 @@ class EvictionPlan:
                 return
             node = self.state.nodes[node.parent]
 
-    def _end_captures(self, entry_id: int, node: Node | None, reason: str) -> None:
-        while node is not None:
-            for below in [self.state.nodes[snapshot] for snapshot in (node.snapshots or {}).values()]:
-                owner = None if below.id in self._removed else capture_owner(self.state, below)
-                for tier in (DISK, MEMORY):
-                    if owner is not None and owner.id == entry_id and self.evictable(below, tier):
-                        self.evict(below, tier, reason, final=True)
-            node = self.state.nodes.get(node.parent)
+    def _captures_of(self, entry_id: int) -> list[Node]:
+        entry = self.state.entries[entry_id]
+        session = self.state.session_snapshots.get((entry.namespace, entry.session_key), ())
+        taken = [self.state.nodes[node_id] for node_id in session if node_id not in self._removed]
+        return [node for node in taken if capture_owner(self.state, node) is entry]
 
     def in_use(self, node: Node) -> bool:
         """True when a living entry ends at the node or anything hangs below it."""
