@@ -1,0 +1,351 @@
+"""Random sequences of requests against one cache, through the real service; each hit is compared with cold runs."""
+
+import dataclasses
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from mlxcel import bootstrap
+from mlxcel.config.settings import Settings
+from mlxcel.core import events as ev
+from mlxcel.core import tokens as token_bytes
+from mlxcel.engine.engine import MlxEngine
+from mlxcel.ports import CacheOptions, CacheScope, Delta, Failed, Finished, GenerateRequest, SamplingParams
+from mlxcel.service.rates import Rates
+from tests.equality.cold import Cold
+from tests.equality.lineage import Started, Witness
+from tests.equality.models import VOCAB
+
+LONGEST = 150  # tokens of a prompt
+REQUESTS = (6, 10)  # least number in a history, drawn; requests that come together may make it a few more
+COLD_CHECKED = 4  # of the requests that adopted nothing one in so many is compared too
+IDLE = 64  # steps of warm-up at most
+
+# What a history's cache may hold, in tokens of KV or whole states; "plenty" is never reached.
+TIGHT, SMALL, PLENTY = 60, 250, 1 << 30
+
+
+class _NoRates(Rates):
+    """Tiny models prefill faster than any disk; nothing measured means that restoring is always worth it."""
+
+    def measured(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+@dataclasses.dataclass
+class Figures:
+    """What was compared, and how far apart it was."""
+
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    farthest: float = 0.0  # from an unsplit run, of raw logits
+    beyond: int = 0  # comparisons with an unsplit run that differ by more than the bound
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, other: "Figures") -> None:
+        self.counts += other.counts
+        self.farthest = max(self.farthest, other.farthest)
+        self.beyond += other.beyond
+        self.wrong += other.wrong
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name} {number}" for name, number in sorted(self.counts.items()))
+        return f"{said}; farthest from unsplit {self.farthest:.3g}, beyond the bound {self.beyond}, wrong {len(self.wrong)}"
+
+
+@dataclasses.dataclass
+class _Asked:
+    """A request on its way. `patience`: steps after which its client leaves, -1 for never."""
+
+    request: GenerateRequest
+    patience: int
+    items: list[Any] = dataclasses.field(default_factory=list)
+
+    def over(self) -> bool:
+        return bool(self.items) and isinstance(self.items[-1], (Finished, Failed))
+
+    def answer(self) -> list[int]:
+        return [token for item in self.items if isinstance(item, Delta) for token in item.tokens]
+
+
+@dataclasses.dataclass
+class _Talk:
+    """A conversation as a client sends it. `system`, `history`: where its system prompt and its past end."""
+
+    ids: list[int]
+    session: str
+    salt: str = ""
+    system: int = 0
+    history: int = 0
+
+
+class Play:
+    """One history over one data directory. `run` plays it; `figures` tells what was seen."""
+
+    def __init__(self, seed: int, engine: MlxEngine, witness: Witness, data_dir: Path, bound: float) -> None:
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.engine = engine
+        self.witness = witness
+        self.cold = Cold(engine._model, engine._new_layers)
+        self.bound = bound
+        self.figures = Figures()
+        self.data_dir = data_dir
+        self.settings = self._settings()
+        self.systems = [self._ids(self.rng.choice((16, 20, 33, 48))) for _ in range(2)]
+        self.talks: list[_Talk] = []
+        self._number = 0
+        self._parts: Any = None
+        self._service: Any = None
+
+    def run(self) -> Figures:
+        """Play, compare, and leave nothing behind."""
+        self.witness.forget()
+        self.data_dir.mkdir(parents=True)
+        self._open()
+        try:
+            enough = self.rng.randint(*REQUESTS)
+            while self._number < enough:
+                self._step()
+            self._check_state()
+        finally:
+            self._close()
+            shutil.rmtree(self.data_dir)
+        self.figures.counts["sequences"] += 1
+        return self.figures
+
+    # ------------------------------------------------------------------ the house
+
+    def _settings(self) -> Settings:
+        rng, facts = self.rng, self.engine.facts
+        row = facts.kv_bytes_per_token
+        state = 0
+        if facts.reuse == "snapshot":
+            cache = self.engine.new_cache()
+            self.engine.prefill(cache, token_bytes.from_ids(range(3, 99)))
+            state = self.engine.piece_bytes(self.engine.copy_state(cache, 96 if row else 0))
+        room = rng.choice((TIGHT, SMALL, PLENTY, PLENTY))
+        states = {TIGHT: 2, SMALL: 5, PLENTY: 1 << 20}[room]
+        disk = rng.choice((300, 1000, PLENTY, PLENTY))
+        return Settings(
+            model=facts.path,
+            data_dir=self.data_dir,
+            prefill_chunk_size=rng.choice((16, 32, 64)),
+            prompt_cache_min_prefix=rng.choice((1, 8, 16)),
+            prompt_cache_capacity_bytes=min(room * row, 64 << 20) or 64 << 20,
+            snapshot_capacity_bytes=min(states * state, 64 << 20) or 64 << 20,
+            disk_capacity_bytes=min(disk * row + disk // 25 * state, 64 << 20),
+            disk_write_policy=rng.choice(("behind", "behind", "behind", "on-evict", "off")),
+            apc_enabled=rng.random() < 0.85,
+            apc_block_size=rng.choice((4, 16, 16, 16)),
+            donate_cancelled=rng.random() < 0.8,
+            max_batch_size=rng.choice((1, 4, 8)),
+        )
+
+    def _open(self) -> None:
+        self._service = bootstrap.new_service(self.settings)
+        with mock.patch.object(bootstrap, "_load_model", return_value=self.witness):
+            self._parts = bootstrap.build(self.settings, self._service)
+        self._parts.loop.reuse.rates = _NoRates()
+        self._parts.cache.watchers.append(self._watch)
+        self._service.set_phase("ready", facts=self.engine.facts)
+
+    def _watch(self, seq: int, command: Any, events: list[Any]) -> None:
+        for event in events:
+            if isinstance(event, ev.PieceEvicted):
+                self.figures.counts[f"pieces evicted from {event.tier}"] += 1
+            elif isinstance(event, ev.SnapshotTaken):
+                self.figures.counts[f"snapshots: {event.origin}"] += 1
+
+    def _close(self) -> None:
+        bootstrap.close(self._parts)
+
+    def _check_state(self) -> None:
+        assert not self._parts.cache.suspended, self._parts.cache.suspended
+        assert self._parts.loop.questions.check()["broken"] == []
+
+    def _restart(self) -> None:
+        self._check_state()
+        self._close()
+        self._open()
+        self.figures.counts["restarts"] += 1
+
+    def _demote(self) -> None:
+        """Write everything behind, then let memory give up a part of what it holds."""
+        if self._parts.spill is not None:
+            assert self._parts.spill.flush(30.0)
+        self._parts.loop._drain_inbox(block=False)
+        self._parts.loop.questions.shrink(self.rng.choice((0.0, 0.0, 0.5)))
+
+    def _idle(self) -> None:
+        for _ in range(IDLE):
+            if not self._parts.loop._warms():
+                return
+            self._loop()
+
+    def _loop(self) -> None:
+        assert self._parts.loop._step()
+
+    # ------------------------------------------------------------------ one step of a history
+
+    def _step(self) -> None:
+        rng = self.rng
+        together = rng.choice((1, 1, 1, 1, 2, 3))
+        asked = [self._draw() for _ in range(together)]
+        if together > 1 and rng.random() < 0.6:  # siblings: the same beginning at once
+            head = asked[0][1].ids[: rng.randint(1, len(asked[0][1].ids))]
+            for _, talk in asked[1:]:
+                talk.ids = [*head, *self._ids(rng.randint(1, 24))][:LONGEST]
+        self._together([self._ask(kind, talk) for kind, talk in asked])
+        if rng.random() < 0.4:
+            self._idle()
+        chance = rng.random()
+        if chance < 0.12:
+            self._restart()
+        elif chance < 0.5:
+            self._demote()
+        elif chance < 0.53:
+            self._parts.loop.questions.reset()
+
+    def _draw(self) -> tuple[str, _Talk]:
+        """Choose what a client does, and what it sends."""
+        rng = self.rng
+        kinds = ["new", "turn", "turn", "turn", "fork", "fork", "edit", "retry", "trim", "other salt"]
+        kind = rng.choice(kinds) if self.talks else "new"
+        if kind == "new":
+            system = rng.choice(self.systems)
+            talk = _Talk([*system, *self._ids(rng.randint(1, 40))], self._session(), system=len(system))
+            self.talks.append(talk)
+            return kind, talk
+        talk = rng.choice(self.talks[-4:])
+        ids, at = list(talk.ids), rng.randrange(len(talk.ids))
+        match kind:
+            case "turn":
+                if len(ids) > LONGEST - 30:
+                    return "retry", talk
+                talk.ids, talk.history = [*ids, *self._ids(rng.randint(1, 24))], len(ids)
+                return kind, talk
+            case "fork":
+                ids = [*ids[: at + 1], *self._ids(rng.randint(1, 30))]
+            case "edit":
+                ids[at] = (ids[at] - 3 + rng.randint(1, 50)) % (VOCAB - 3) + 3
+            case "trim":
+                ids = ids[: at + 1]
+            case "other salt":
+                return kind, dataclasses.replace(talk, ids=ids, salt="another tenant")
+            case _:
+                return kind, talk
+        forked = dataclasses.replace(talk, ids=ids[:LONGEST], session=rng.choice((talk.session, self._session())))
+        if rng.random() < 0.6:
+            self.talks.append(forked)
+        return kind, forked
+
+    def _places(self, talk: _Talk) -> list[int]:
+        """Return where prefill is to be split: where such a conversation has its joints, or anywhere."""
+        if self.rng.random() < 0.2:
+            return sorted(self.rng.randint(1, len(talk.ids)) for _ in range(self.rng.randint(1, 2)))
+        joints = {talk.system, talk.history} if self.rng.random() < 0.8 else set()
+        return sorted(at for at in joints if 0 < at < len(talk.ids))
+
+    def _ask(self, kind: str, talk: _Talk) -> tuple[_Asked, _Talk]:
+        rng = self.rng
+        self._number += 1
+        self.figures.counts[f"asked: {kind}"] += 1
+        options = rng.choice([CacheOptions()] * 10 + [CacheOptions(read=False), CacheOptions(store=False)])
+        places = self._places(talk)
+        said = _Asked(None, rng.randint(1, 12) if rng.random() < 0.12 else -1)  # type: ignore[arg-type]
+        certain = self._ids(rng.randint(1, 6))
+        said.request = GenerateRequest(
+            request_id=f"r{self._number}",
+            tokens=token_bytes.from_ids(talk.ids),
+            params=SamplingParams(temperature=rng.choice((0.0, 1.0)), seed=rng.randrange(1 << 30)),
+            max_tokens=rng.choice((1, 1, 2, 2, 3, 5, 14)),
+            scope=CacheScope(session_key=talk.session, tenant_salt=talk.salt),
+            options=options,
+            boundaries=tuple(places),
+            shared=tuple(places[:1]),
+            next_turn=lambda text: token_bytes.from_ids([*talk.ids, *said.answer(), *certain][: LONGEST + 30]),
+        )
+        return said, talk
+
+    def _together(self, asked: list[tuple[_Asked, _Talk]]) -> None:
+        """Send requests at once or one a few steps after the other; step until all have ended; compare."""
+        waiting = [said for said, _ in asked]
+        running: list[_Asked] = []
+        seen = len(self.witness.started)
+        sent = {said.request.request_id: tuple(talk.ids) for said, talk in asked}
+        while waiting or not all(said.over() for said in running):
+            if waiting:
+                running.append(waiting.pop(0))
+                self._service.submit(running[-1].request, running[-1].items.append)
+                for _ in range(self.rng.choice((0, 0, 1, 3, 8))):
+                    self._round(running)
+            else:
+                self._round(running)
+        for said, talk in asked:
+            self._book(said, sent[said.request.request_id])
+            if isinstance(said.items[-1], Finished):
+                talk.ids = [*talk.ids, *said.answer()] if self.rng.random() < 0.8 else talk.ids
+        started = self.witness.started[seen:]
+        hits = Counter((sent[s.request.request_id], s.items[-1].cached_tokens) for s in running if _finished(s))
+        known = Counter((one.prompt, one.adopted) for one in started)
+        assert not hits - known, f"seed {self.seed}: claimed {hits - known}, adopted {known - hits}"
+        for one in started:
+            self._compare(one)
+
+    def _round(self, running: list[_Asked]) -> None:
+        if all(said.over() for said in running):
+            return
+        for said in running:
+            if said.patience == 0 and not said.over():
+                self._service.cancel(said.request.request_id)
+            said.patience -= 1
+        self._loop()
+
+    def _book(self, said: _Asked, prompt: tuple[int, ...]) -> None:
+        end, counts = said.items[-1], self.figures.counts
+        counts["requests"] += 1
+        if isinstance(end, Failed):
+            assert end.kind == "cancelled", end
+            counts["cancelled"] += 1
+            return
+        assert end.prompt_tokens == len(prompt)
+        if end.cached_tokens:
+            counts[f"hits from {end.source}"] += 1
+            counts["tokens adopted"] += end.cached_tokens
+
+    # ------------------------------------------------------------------ comparing
+
+    def _compare(self, one: Started) -> None:
+        figures, counts = self.figures, self.figures.counts
+        if not one.adopted and self.rng.randrange(COLD_CHECKED):
+            return
+        counts[f"compared: {'hits' if one.adopted else 'cold'}"] += 1
+        expected = self.cold.logits_of(one.last)
+        same = np.array_equal(one.logits.view(np.uint32), expected.view(np.uint32))
+        if one.last.together:
+            counts["rests on a batched answer: " + ("the same bits" if same else "other bits")] += 1
+        elif same:
+            counts["the same bits: " + ("rows of several runs" if self.cold.joined else "one run")] += 1
+        else:
+            where = f"seed {self.seed}, prompt of {len(one.prompt)} tokens, {one.adopted} adopted"
+            figures.wrong.append(f"{where}: differs by {np.abs(one.logits - expected).max():.3g}")
+        distance = float(np.abs(one.logits - self.cold.unsplit(one.prompt)).max())
+        figures.farthest = max(figures.farthest, distance)
+        figures.beyond += distance > self.bound
+
+    # ------------------------------------------------------------------ drawing
+
+    def _ids(self, length: int) -> list[int]:
+        return [self.rng.randrange(3, VOCAB) for _ in range(length)]
+
+    def _session(self) -> str:
+        return f"s{self.rng.randrange(6)}"
+
+
+def _finished(said: _Asked) -> bool:
+    return isinstance(said.items[-1], Finished)

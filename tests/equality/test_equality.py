@@ -1,0 +1,68 @@
+"""First-token logits after a hit: those of a cold run that is split alike, bit for bit, and of an unsplit one nearly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxcel.engine.engine import LiveCache
+from tests.equality.lineage import Witness
+from tests.equality.models import MODELS, make_engine
+from tests.equality.play import Figures, Play
+
+BOUND = 1e-4  # of raw logits, whose spread is about 1.5; float32
+# Where KV is rounded to 8 bits, a difference in a value's last bit can move it by a whole step of 1/255 of its range.
+ROUNDED_BOUND = 0.02
+FEW = 6
+# Sequences of the long run; families whose passes cost less play more.
+MANY = {"llama": 800, "gemma3": 500, "mamba2": 500, "qwen3_next": 400, "deepseek": 600, "llama-q8": 500}
+
+
+def play(name: str, seeds: range, directory: Path) -> Figures:
+    """Play one sequence a seed and check what all must have in common."""
+    engine = make_engine(name, directory / "model")
+    witness = Witness(engine)
+    figures = Figures()
+    for seed in seeds:
+        figures.add(Play(seed, engine, witness, directory / f"data-{seed}", BOUND).run())
+    print(f"\n{name}: {figures}")
+    assert figures.wrong == []
+    assert figures.farthest <= (BOUND if engine.facts.kv_mode == "fp" else ROUNDED_BOUND)
+    return figures
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hits_have_the_logits_of_cold_runs(name: str, tmp_path: Path) -> None:
+    """A few random sequences of each kind of cache: memory, disk, restarts, evictions, siblings, clients that leave."""
+    counts = play(name, range(FEW), tmp_path).counts
+    assert counts["sequences"] == FEW
+    assert counts["compared: hits"] >= FEW
+    assert counts["hits from disk"] > 0
+    assert counts["hits from memory"] + counts["hits from snapshot"] > 0
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("llama", "keys"), ("llama", "values"), ("deepseek", "values")])
+def test_the_last_bit_of_one_adopted_value_is_noticed(name: str, tensor: str, tmp_path: Path) -> None:
+    """A hit whose live cache differs in one value by a millionth is found wrong."""
+
+    class Careless(Witness):
+        def assemble(self, *arguments: Any) -> LiveCache:
+            cache = super().assemble(*arguments)
+            array = getattr(cache.layers[0], tensor)
+            array[0, 0, 0] = array[0, 0, 0] * (1 + 1e-6)
+            return cache
+
+    engine = make_engine(name, tmp_path / "model")
+    figures = Play(0, engine, Careless(engine), tmp_path / "data", BOUND).run()
+    assert figures.counts["compared: hits"] >= len(figures.wrong) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_thousands_of_sequences(name: str, tmp_path: Path) -> None:
+    """The same at length: 3,300 sequences over all kinds; run with -s to see the counts."""
+    counts = play(name, range(1000, 1000 + MANY[name]), tmp_path).counts
+    assert counts["sequences"] == MANY[name]
+    assert counts["compared: hits"] > 2 * MANY[name]
+    for least in ("hits from disk", "restarts", "cancelled", "pieces evicted from memory"):
+        assert counts[least] > MANY[name] / 10, least
