@@ -67,12 +67,16 @@ class Subject:
         return timed(lambda: self._assembled(self.pieces))
 
     def _restored(self) -> Any:
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.pool.start(self.keys, answers.put)
-        answer = answers.get()
-        if isinstance(answer, Exception):
-            raise answer
-        return self._assembled([self.engine.piece_from_parts(parts) for parts in answer])
+        steps: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.pool.start(self.keys, lambda *arrived: steps.put(arrived), steps.put)
+        pieces: list[Any] = [None] * len(self.keys)
+        while isinstance(step := steps.get(), tuple):
+            index, parts, taken = step
+            pieces[index] = self.engine.piece_from_parts(parts)
+            taken()
+        if step is not None:
+            raise step
+        return self._assembled(pieces)
 
     def _assembled(self, pieces: list[Any]) -> Any:
         return self.engine.assemble([(piece, 0, PIECE) for piece in pieces], None, self.count + ROOM)

@@ -89,8 +89,17 @@ class SpillWriter(Protocol):
 class Restorer(Protocol):
     """Reads, verifies and decompresses pieces on its own threads."""
 
-    def start(self, keys: Sequence[bytes], done: Callable[[list[list[Part]] | Exception], None]) -> Callable[[], None]:
-        """Read all keys; call `done` once, from a thread, with parts per key or the first fault. Returns a cancel function."""
+    def start(
+        self,
+        keys: Sequence[bytes],
+        arrived: Callable[[int, list[Part], Callable[[], None]], None],
+        done: Callable[[Exception | None], None],
+    ) -> Callable[[], None]:
+        """Read all keys. From other threads `arrived(index, parts, taken)` is called for each key, in any order, and then
+        `done` once, with the first fault (as `key` the key in question) or None. Returns a cancel function.
+
+        `taken` must be called when the parts are no longer needed: only so many wait at a time.
+        """
         ...
 
     def close(self) -> None: ...

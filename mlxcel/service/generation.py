@@ -57,7 +57,7 @@ class GenerationService:
         return answer.result(timeout=ASK_TIMEOUT_S)
 
     def post(self, kind: str, payload: Any) -> None:
-        """Post to the engine thread: "spilled" (outcomes), "restored" (job, outcome), "chore" (a callable)."""
+        """Post to the engine thread: "spilled" (outcomes), "restored" (job, a step of its restore), "chore" (a callable)."""
         self.inbox.put((kind, payload))
 
     def status(self) -> dict[str, Any]:

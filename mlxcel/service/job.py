@@ -5,6 +5,7 @@ from typing import Any
 
 from mlxcel.core.tokens import TOKEN_BYTES, count, cut
 from mlxcel.ports import Delta, Failed, Finished, GenerateRequest, Progress, StepToken, StreamItem
+from mlxcel.service.arrival import Arrival
 
 ONE_PASS_TOKENS = 64  # logits are computed for each: a few cost less than a pass of their own
 
@@ -29,8 +30,8 @@ class Job:
         self.row = -1
         self.generated: list[int] = []
         self.prefill_started_s = self.restore_started_s = self.first_token_s = 0.0
-        self.cancel_restore: Callable[[], None] | None = None
-        self.restored: Callable[[Job, Any], None] = lambda job, outcome: None
+        self.arrival: Arrival | None = None  # the restore that it waits for
+        self.later: Callable[[Callable[[], None]], None] = lambda work: None
         self.adoptions = 0
         self.stop_string = ""
         self.said: list[str] = []  # the answer's text so far

@@ -134,8 +134,7 @@ class EngineLoop:
             case "spilled":
                 self.questions.chore(partial(self.reuse.cache.record_spills, payload))
             case "restored":
-                job, outcome = payload
-                self._guard(job, partial(self.reuse.arrived, job, outcome))
+                self._guard(*payload)
             case "chore":
                 self.questions.chore(payload)
             case "stop":
@@ -167,7 +166,7 @@ class EngineLoop:
         if chosen is not None:
             job = self._jobs[chosen]
             job.prefill_started_s = now_s
-            self._guard(job, partial(self.reuse.begin, job, self._restored))
+            self._guard(job, partial(self.reuse.begin, job, partial(self._restored, job)))
 
     def _would_adopt(self, request_id: str) -> int:
         """Return how many tokens of a waiting request are cached now."""
@@ -185,8 +184,8 @@ class EngineLoop:
             if why:
                 self._fail(job, "timeout", why, outcome="cancelled")
 
-    def _restored(self, job: Job, outcome: Any) -> None:
-        self.service.post("restored", (job, outcome))
+    def _restored(self, job: Job, work: Callable[[], None]) -> None:
+        self.service.post("restored", (job, work))
 
     def _fits(self, job: Job) -> bool:
         """A batch is rectangular: charge rows x the longest row. One request alone always fits."""

@@ -13,6 +13,7 @@ from mlxcel.core.policy import SECOND_US
 from mlxcel.core.tokens import count
 from mlxcel.ports import CacheScope, Engine, Restorer
 from mlxcel.service import entries as view
+from mlxcel.service.arrival import Arrival
 from mlxcel.service.cache import CacheService
 from mlxcel.service.scope import namespace_key
 
@@ -181,25 +182,23 @@ class Operator:
         if started is None:
             return {"done": False, "refused": _refusals(events)}
         if self.restorer is None:
-            self._end_errand(request, [], OSError("there is no disk tier"))
+            self._end_errand(request, {}, OSError("there is no disk tier"))
             return {"done": False, "refused": [{"reason": "no_disk"}]}
         keys = [self.cache.state.blobs[blob].key for blob in started.restore]
-        self.restorer.start(
-            keys, lambda outcome: self._post("chore", partial(self._end_errand, request, started.restore, outcome))
+        arrival = Arrival(
+            self.engine,
+            started.restore,
+            partial(self._post, "chore"),
+            lambda arrival, fault, _: self._end_errand(request, arrival.pieces, fault),
         )
+        arrival.start(self.restorer, keys)
         return {"done": True, "pieces": len(keys)}
 
-    def _end_errand(self, request: str, blobs: list[int], outcome: Any) -> None:
-        arriving: dict[int, Any] = {}
-        error = str(outcome) if isinstance(outcome, Exception) else ""
-        if not error:
-            try:
-                arriving = {b: self.engine.piece_from_parts(p) for b, p in zip(blobs, outcome, strict=True)}
-            except ValueError as fault:
-                error = f"does not fit the model: {fault}"
+    def _end_errand(self, request: str, pieces: dict[int, Any], fault: Exception | None) -> None:
+        error = "" if fault is None else str(fault) or type(fault).__name__
         command = cmd.RecordRestore(at_us=self.cache.now_us(), request=request, error=error)
         if request in self.cache.state.requests:
-            self.cache.run(command, arriving=arriving)
+            self.cache.run(command, arriving={} if error else pieces)
 
     def _done(self, command: cmd.Command) -> dict[str, Any]:
         refused = _refusals(self.cache.run(command))

@@ -10,7 +10,8 @@ from mlxcel.core import events as ev
 from mlxcel.core.decide.adopt import awaited_snapshots
 from mlxcel.core.state import Node
 from mlxcel.core.tokens import TOKEN_BYTES
-from mlxcel.ports import Engine, Part, PieceCorrupt, PieceMissing, Restorer
+from mlxcel.ports import Engine, PieceCorrupt, PieceMissing, Restorer
+from mlxcel.service.arrival import Arrival
 from mlxcel.service.boundaries import plan_captures
 from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.job import Job
@@ -49,18 +50,18 @@ class Reuse:
 
     # ------------------------------------------------------------------ arriving
 
-    def begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
+    def begin(self, job: Job, later: Callable[[Callable[[], None]], None]) -> None:
         """Look the prompt up and prepare the job's live cache, or start the restore it waits for.
 
-        `restored` is called from another thread with (job, parts per blob or a fault).
+        `later` carries the steps of a restore from other threads to the engine thread.
         """
         try:
-            self._begin(job, restored)
+            self._begin(job, later)
         except CacheSuspended as why:
             log.debug("request %s is served without the cache: %s", job.id, why)
             self._cold(job)
 
-    def _begin(self, job: Job, restored: Callable[[Job, Any], None]) -> None:
+    def _begin(self, job: Job, later: Callable[[Callable[[], None]], None]) -> None:
         job.captures = self._captures(job)
         reason = self._bypass(job)
         if reason:
@@ -69,7 +70,7 @@ class Reuse:
             )
             self._cold(job)
             return
-        job.restored = restored
+        job.later = later
         self._proceed(job, self._adopt(job))
 
     def _proceed(self, job: Job, adopted: ev.PrefixAdopted | None) -> None:
@@ -79,7 +80,8 @@ class Reuse:
         elif adopted.restore and self.restorer is not None:
             job.phase, job.restore_started_s = "restoring", self._now_s()
             keys = [self.cache.state.blobs[blob].key for blob in adopted.restore]
-            job.cancel_restore = self.restorer.start(keys, partial(job.restored, job))
+            job.arrival = Arrival(self.engine, adopted.restore, job.later, partial(self._arrived, job))
+            job.arrival.start(self.restorer, keys)
         elif adopted.restore:
             self._restore_failed(job, 0, "there is no disk tier")
         else:
@@ -132,32 +134,23 @@ class Reuse:
 
     # ------------------------------------------------------------------ from disk
 
-    def arrived(self, job: Job, outcome: list[list[Part]] | Exception) -> None:
-        """Take over what the restorer read, or go on without it."""
+    def _arrived(self, job: Job, arrival: Arrival, fault: Exception | None, blob: int) -> None:
+        job.arrival = None
         try:
-            self._arrived(job, outcome)
+            self._join(job, arrival.pieces, fault, blob)
         except CacheSuspended:
             self._cold(job)
 
-    def _arrived(self, job: Job, outcome: list[list[Part]] | Exception) -> None:
-        job.cancel_restore = None
-        if job.phase != "restoring":
-            return
+    def _join(self, job: Job, pieces: dict[int, Any], fault: Exception | None, blob: int) -> None:
+        """Go on with what was read, or without it."""
         request = self.cache.state.requests[job.id]
         if not request.restore:
             # Another request found a piece of ours gone, and both adoptions were withdrawn.
             self._proceed(job, self._adopt(job) if job.adoptions < MAX_ADOPTIONS else None)
             return
-        if isinstance(outcome, Exception):
-            self._restore_fault(job, request.restore, outcome)
+        if fault is not None:
+            self._restore_fault(job, blob, fault)
             return
-        pieces = {}
-        for blob, parts in zip(request.restore, outcome, strict=True):
-            try:
-                pieces[blob] = self.engine.piece_from_parts(parts)
-            except ValueError as fault:
-                self._restore_failed(job, blob, f"does not fit the model: {fault}")
-                return
         nbytes = sum(self.engine.piece_bytes(piece) for piece in pieces.values())
         self.rates.saw_restore(nbytes, self._now_s() - job.restore_started_s)
         self.cache.run(
@@ -165,11 +158,8 @@ class Reuse:
         )
         self._assemble(job, pieces)
 
-    def _restore_fault(self, job: Job, waiting: list[int], fault: Exception) -> None:
-        lost = 0
-        if isinstance(fault, PieceMissing | PieceCorrupt):
-            key = getattr(fault, "key", None)
-            lost = next((b for b in waiting if self.cache.state.blobs[b].key == key), waiting[0])
+    def _restore_fault(self, job: Job, blob: int, fault: Exception) -> None:
+        lost = blob if isinstance(fault, PieceMissing | PieceCorrupt | ValueError) else 0
         log.warning("request %s: a piece could not be read back (%s); it is computed again", job.id, fault)
         self._restore_failed(job, lost, str(fault) or type(fault).__name__)
 
@@ -280,9 +270,9 @@ class Reuse:
 
     def end(self, job: Job, outcome: str, detail: str = "") -> None:
         """An end without donation; releases what the request leased."""
-        if job.cancel_restore is not None:
-            job.cancel_restore()
-            job.cancel_restore = None
+        if job.arrival is not None:
+            job.arrival.cancel()
+            job.arrival = None
         if job.tracked:
             try:
                 self._end(job, outcome, detail)

@@ -42,7 +42,7 @@ tier.read_encoded = counted
 
 def ask(key):
     done, answer = threading.Event(), []
-    pool.start([key], lambda outcome: (answer.append(outcome), done.set()))
+    pool.start([key], lambda index, parts, taken: answer.append(parts), lambda fault: (answer.append(fault), done.set()))
     done.wait(30)
     return answer[0]
 
@@ -57,10 +57,10 @@ for _ in range(flips):
     if isinstance(answer, PieceCorrupt):
         found += 1
         named += answer.key == key and key.hex()[:16] in str(answer)
-    elif plain(answer[0]) != plain(pieces[key]):
+    elif plain(answer) != plain(pieces[key]):
         wrong += 1
     os.pwrite(fd, raw[at:at + 1], at)
-healthy = sum(plain(ask(key)[0]) == plain(pieces[key]) for key in keys)
+healthy = sum(plain(ask(key)) == plain(pieces[key]) for key in keys)
 pool.close()
 print(json.dumps(dict(found=found, named=named, wrong=wrong, reads=reads[0], healthy=healthy)))
 """

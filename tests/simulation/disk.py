@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from mlxcel.ports import LogUnavailable, Part, Parts, PieceCorrupt, PieceMissing, SpillOutcome, TierUnavailable
 
@@ -61,6 +62,16 @@ class PretendLog:
         return (self.records[first][1] if starts else None), tail
 
 
+@dataclass(eq=False)
+class _Read:
+    """A restore under way; `at`: the piece that comes next."""
+
+    keys: list[bytes]
+    arrived: Callable[..., None]
+    done: Callable[[Exception | None], None]
+    at: int = 0
+
+
 class PretendDisk:
     """Disk tier, spill writer and restorer in one; `work` does one bounded step of what is queued.
 
@@ -74,7 +85,7 @@ class PretendDisk:
         self.full = False
         self.queue_bytes = queue_bytes
         self._queue: list[tuple[str, int, bytes, Parts, int]] = []
-        self._reads: list[tuple[Sequence[bytes], Callable[..., None]]] = []
+        self._reads: list[_Read] = []
         self.report: Callable[[list[SpillOutcome]], None] = lambda outcomes: None
 
     # ------------------------------------------------------------------ writing
@@ -123,30 +134,32 @@ class PretendDisk:
         """Return key -> stored bytes."""
         return {key: max(1, len(parts[0].data) // 2) for key, parts in self.stored.items()}
 
-    def start(self, keys: Sequence[bytes], done: Callable[[list[list[Part]] | Exception], None]) -> Callable[[], None]:
-        job = (keys, done)
+    def start(
+        self, keys: Sequence[bytes], arrived: Callable[..., None], done: Callable[[Exception | None], None]
+    ) -> Callable[[], None]:
+        job = _Read(list(keys), arrived, done)
         self._reads.append(job)
         return lambda: self._reads.remove(job) if job in self._reads else None
 
     def read_one(self, unavailable: bool = False) -> None:
-        """Answer the oldest read."""
+        """Give the oldest read its next piece, or end it."""
         if not self._reads:
             return
-        keys, done = self._reads.pop(0)
-        if unavailable:
-            done(TierUnavailable("pretend disk does not answer"))
-            return
-        for key in keys:
-            fault: Exception | None = None
+        job = self._reads[0]
+        fault: Exception | None = TierUnavailable("pretend disk does not answer") if unavailable else None
+        if fault is None and job.at < len(job.keys):
+            key = job.keys[job.at]
             if key not in self.stored:
                 fault = PieceMissing("nothing there")
             elif key in self.flipped:
                 fault = PieceCorrupt("checksum")
-            if fault is not None:
-                fault.key = key  # type: ignore[attr-defined]
-                done(fault)
+            if fault is None:
+                job.at += 1
+                job.arrived(job.at - 1, self.stored[key], lambda: None)
                 return
-        done([self.stored[key] for key in keys])
+            fault.key = key  # type: ignore[attr-defined]
+        self._reads.pop(0)
+        job.done(fault)
 
     def crash(self) -> None:
         """Forget what was only queued."""
