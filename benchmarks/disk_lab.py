@@ -3,6 +3,7 @@
 What is studied here is what gets written, how often, and how large the files become; no token is computed.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from storage.spill_options import options_for
 
 HUGE = 1 << 50
 FLUSH_S = 300.0
+LOOK_S = 0.002
 QUEUE_BYTES = 64 << 20
 
 
@@ -117,9 +119,12 @@ class DiskLab:
         self.cache.run(cmd.RecordRestore(at_us=self._tick(), request=name), arriving=arriving)
 
     def settle(self) -> None:
-        """Write everything and book it."""
+        """Write everything and book it as it is written, as the daemon does."""
         for _ in range(2):  # booking may evict, and that is written too
-            assert self.spill.flush(FLUSH_S)
+            deadline = time.monotonic() + FLUSH_S
+            while not self.spill.flush(LOOK_S):
+                assert time.monotonic() < deadline
+                self._book()
             self._book()
 
     def gauges(self) -> dict[str, Any]:

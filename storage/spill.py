@@ -248,11 +248,8 @@ class SpillThread:
             with self._changed:
                 self._counts["deletes_dropped"] += len(deletes)
             return
-        later = time.monotonic() + _RETRY_S
-        for delete in deletes:
-            delete.queued_s = later  # not at once again
         with self._changed:
-            self._queue.restore_deletes(deletes)
+            self._queue.restore_deletes(deletes, time.monotonic() + _RETRY_S)
             self._changed.wait_for(lambda: self._abandon, _RETRY_S / 10)  # flush may be pressing; don't spin
 
     def _finish(self, group: list[Operation], outcomes: list[SpillOutcome]) -> None:

@@ -293,21 +293,29 @@ def test_the_pace_allows_its_rate_and_its_burst() -> None:
 
 
 def test_the_queue_keeps_order_bytes_and_last_operations() -> None:
-    """Taking respects order and limits; bytes stay counted until released; failed deletes don't overtake a new put."""
+    """Removals go first, puts in order and within limits; bytes stay counted until released; a failed removal neither
+    overtakes a new put nor is tried again at once."""
     queue = SpillQueue(1_000)
     for number in range(5):
         assert queue.put(Put(key_of(number), 1, [], 200, float(number)))
     assert not queue.put(Put(key_of(5), 1, [], 1, 5.0))
     assert queue.put(Put(key_of(0), 7, [], 200, 5.0))
     assert queue.delete(Delete(key_of(4), 1, 6.0)) is not None
+    assert queue.oldest_s() == 0.0
     group = queue.take(450, 10)
-    assert [(operation.key, operation.seq) for operation in group] == [(key_of(0), 7), (key_of(1), 1)]
+    assert [(operation.key, operation.seq) for operation in group] == [(key_of(4), 1), (key_of(0), 7), (key_of(1), 1)]
+    assert isinstance(group[0], Delete)
     assert queue.queued_bytes == 800
     queue.release(400)
-    queue.restore_deletes([Delete(key_of(2), 1, 0.0), Delete(key_of(8), 1, 0.0)])
+    queue.restore_deletes([Delete(key_of(2), 1, 0.0), Delete(key_of(8), 1, 0.0)], 9.0)
+    assert queue.oldest_s() == 9.0
     rest = queue.take(10_000, 10)
-    assert [operation.key for operation in rest] == [key_of(8), key_of(2), key_of(3), key_of(4)]
+    assert [operation.key for operation in rest] == [key_of(8), key_of(2), key_of(3)]
     assert isinstance(rest[1], Put)
+    assert queue.delete(Delete(key_of(7), 1, 9.5)) is None
+    assert queue.put(Put(key_of(7), 2, [], 200, 9.6))
+    assert [type(operation) for operation in queue.take(1, 10)] == [Put]
+    assert len(queue) == 0
 
 
 def test_all_real_parts_together(tmp_path: Path) -> None:
