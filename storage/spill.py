@@ -33,8 +33,9 @@ class SpillThread:
     """Implements ports.SpillWriter.
 
     Every piece that `submit` took gets one outcome through `on_outcome`, called from this thread (or from `close`):
-    stored, or an error; a piece submitted again while it waits shares the outcome of the first. Of several operations
-    on a key the last one counts. Nothing raises on account of a fault of the disk.
+    stored, or an error; a piece submitted again while it waits shares the outcome of the first. One that is deleted while
+    it waits gets none: who deletes it has let go of it, and the word could reach the same piece queued again. Of several
+    operations on a key the last one counts. Nothing raises on account of a fault of the disk.
     """
 
     def __init__(
@@ -48,7 +49,6 @@ class SpillThread:
         self._options = options or SpillOptions()
         self._changed = threading.Condition()
         self._queue = SpillQueue(self._options.queue_bytes)
-        self._voided: list[SpillOutcome] = []
         self._busy = False
         self._paced = False
         self._hurry = 0  # callers of flush and close
@@ -75,9 +75,7 @@ class SpillThread:
         """Queue removals. A piece that still waits under such a key is not written."""
         with self._changed:
             for key in keys:
-                replaced = self._queue.delete(Delete(key, seq, time.monotonic()))
-                if replaced is not None:
-                    self._voided.append(SpillOutcome(key, error="deleted before it was written"))
+                self._queue.delete(Delete(key, seq, time.monotonic()))
             self._changed.notify_all()
 
     def queued_bytes(self) -> int:
@@ -160,7 +158,7 @@ class SpillThread:
 
     def _next_group(self) -> list[Operation] | None:
         with self._changed:
-            self._changed.wait_for(lambda: len(self._queue) or self._voided or self._abandon)
+            self._changed.wait_for(lambda: len(self._queue) or self._abandon)
             while len(self._queue) and not self._hurry and not self._abandon:
                 wait_s = self._queue.oldest_s() + self._options.group_delay_s - time.monotonic()
                 if wait_s <= 0 or self._queue.queued_bytes >= self._group_bytes():
@@ -255,8 +253,6 @@ class SpillThread:
     def _finish(self, group: list[Operation], outcomes: list[SpillOutcome]) -> None:
         raw = {put.key: put.nbytes for put in _puts(group)}
         with self._changed:
-            outcomes = self._voided + outcomes
-            self._voided = []
             for outcome in outcomes:
                 self._counts["failed" if outcome.error else "stored"] += 1
                 self._counts["stored_bytes"] += outcome.stored_bytes
