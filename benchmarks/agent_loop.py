@@ -2,6 +2,7 @@
 
 from benchmarks import workloads
 from benchmarks.harness import Bench
+from benchmarks.pages import touch
 from benchmarks.servers import Daemon, vocabulary
 
 TITLE = "An agent loop"
@@ -25,6 +26,7 @@ def run(bench: Bench) -> None:
                 if restart and step == steps // 2:
                     daemon.stop()
                     daemon = Daemon(model, data, *flags)
+                touch()
                 timing = daemon.client().complete(prompt, 4)
                 total += timing.total_s
                 bench.value(f"{name}, step {step + 1}", [timing.ttft_s], "s", x=step + 1, series=name,

@@ -1,10 +1,12 @@
 """Beside `mlx_lm.server`: same model, same prompts, same client, in one run. Cold, again, an extended turn, restarted."""
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks import workloads
 from benchmarks.client import Timing
 from benchmarks.harness import Bench
+from benchmarks.pages import touch
 from benchmarks.servers import Daemon, Peer, Server
 
 TITLE = "Beside mlx_lm.server"
@@ -36,6 +38,27 @@ def run(bench: Bench) -> None:
         bench.value(f"mlx_lm.server, {case}", samples)
         bench.value(f"mlxcel, {case}", ours[case])
         bench.compare(f"{case}: ours / theirs", samples, ours[case], again.get(case, ()), at_most=1.0)
+    _exact(bench, model, documents[0])
+
+
+def _exact(bench: Bench, model: Path, document: str) -> None:
+    """The same prompt again, with reuse to the token instead of to the block of 16 tokens."""
+    case = "the same again"
+    with (
+        Daemon(model, bench.folder / "exact", "--apc-block-size", "1") as daemon,
+        Peer(model, bench.folder / "peer.log") as peer,
+    ):
+        for server in (daemon, peer):
+            _chat(server, case, document)
+        bench.pair(
+            f"{case}, blocks of one token: ours / theirs",
+            a=lambda: _chat(peer, case, document).ttft_s,
+            b=lambda: _chat(daemon, case, document).ttft_s,
+            rounds=bench.size(5, 1),
+            at_most=1.0,
+            names=("mlx_lm.server", "mlxcel, blocks of one token"),
+        )
+        daemon.stop()
 
 
 def _ask(
@@ -50,6 +73,7 @@ def _ask(
 
 
 def _chat(server: Server, case: str, document: str) -> Timing:
+    touch()
     return server.client().chat(messages(case, document), 8)
 
 

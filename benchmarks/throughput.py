@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from benchmarks import workloads
 from benchmarks.client import Timing
 from benchmarks.harness import Bench
+from benchmarks.pages import touch
 from benchmarks.servers import Daemon, Server, vocabulary
 
 TITLE = "Throughput"
@@ -65,6 +66,7 @@ def at_once(
         except Exception as fault:
             faults.append(fault)
 
+    touch()
     threads = [threading.Thread(target=work) for _ in range(clients)]
     started = time.perf_counter()
     for thread in threads:

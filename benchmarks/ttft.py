@@ -8,6 +8,7 @@ from benchmarks import workloads
 from benchmarks.client import Client, Timing
 from benchmarks.harness import Bench
 from benchmarks.lab import assembled, load, pieces_of
+from benchmarks.pages import touch
 from benchmarks.read_back import bare_reading
 from benchmarks.servers import Daemon
 
@@ -60,12 +61,14 @@ def _one_length(bench: Bench, model: Path, bare: "Bare", length: int, vocab: int
 
 
 def _cold(client: Client, prompt: list[int]) -> float:
+    touch()
     timing = client.complete(prompt)
     assert timing.cached_tokens < 64, f"{timing.cached_tokens} tokens of a new prompt were known"
     return timing.ttft_s
 
 
 def _hit(client: Client, prompt: list[int], known: int) -> float:
+    touch()
     timing: Timing = client.complete(prompt)
     assert timing.cached_tokens >= known - 16, f"only {timing.cached_tokens} of {known} tokens were a hit"
     return timing.ttft_s
@@ -132,6 +135,7 @@ class Bare:
         import mlx.core as mx
         from mlx_lm.generate import generate_step
 
+        touch()
         cache = assembled(self.engine, self.runs, self.length + new_tokens + 256)
         prompt = mx.array(workloads.ids("bare", new_tokens, self.engine.facts.vocab_size // 2))
         started = time.perf_counter()
