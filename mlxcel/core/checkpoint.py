@@ -81,7 +81,7 @@ def _state_of(c: Checkpoint) -> State:
     state.namespaces = {n.id: n for n in c.namespaces}
     state.by_namespace = {n.digest: n.id for n in c.namespaces}
     for namespace in c.namespaces:
-        state.related.setdefault(namespace.key.relatives(), []).append(namespace.id)
+        state.related.setdefault(namespace.key.relatives(namespace.fingerprint_parts), []).append(namespace.id)
     state.pins = {pin.name: pin for pin in c.pins}
     state.blobs = {b.id: b for b in c.blobs}
     state.blob_by_key = {b.key: b.id for b in c.blobs}

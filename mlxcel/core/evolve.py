@@ -36,7 +36,7 @@ def _namespace_opened(state: State, e: ev.NamespaceOpened) -> None:
         e.namespace, e.root, e.key, digest, e.model_id, e.kv_bytes_per_token, e.reuse, e.fingerprint_parts
     )
     state.by_namespace[digest] = e.namespace
-    state.related.setdefault(e.key.relatives(), []).append(e.namespace)
+    state.related.setdefault(e.key.relatives(e.fingerprint_parts), []).append(e.namespace)
     state.nodes[e.root] = Node(e.root, 0, e.namespace, 0, 0, 0, b"", state.now_us)
     state.next_namespace, state.next_node = e.namespace + 1, e.root + 1
 

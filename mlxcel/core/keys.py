@@ -70,6 +70,9 @@ def block_chain(tokens: bytes, block_size: int, media_digest: bytes, algorithm: 
     return chain
 
 
+LAYOUT_PART = "kv_layout"  # the part of a fingerprint that follows from the KV mode
+
+
 class NamespaceKey(msgspec.Struct, frozen=True):
     """What KV must agree on to be shared. Templates and sessions are not part of it: they name entries, not KV."""
 
@@ -87,9 +90,18 @@ class NamespaceKey(msgspec.Struct, frozen=True):
         head = (NAMESPACE_TAG, _field(self.model_fingerprint), _field(self.lora_id), rope, _field(self.kv_mode))
         return blake3(b"".join((*head, self.media_digest, _field(self.tenant_salt), _u64(self.block_size)))).digest()
 
-    def relatives(self) -> bytes:
-        """Return what namespaces share that differ at most in RoPE regime and KV mode: the same text, other numbers."""
-        return msgspec.structs.replace(self, rope_regime=None, kv_mode="").digest()
+    def relatives(self, fingerprint_parts: dict[str, str]) -> bytes:
+        """Return what namespaces share that differ at most in RoPE regime and KV mode: the same text, other numbers.
+
+        KV of another precision has another layout, which is part of the model's fingerprint: `fingerprint_parts` (none:
+        unknown) tell the model without it.
+        """
+        model = self.model_fingerprint
+        if fingerprint_parts:
+            model = "\n".join(
+                f"{name}={fingerprint_parts[name]}" for name in sorted(fingerprint_parts) if name != LAYOUT_PART
+            )
+        return msgspec.structs.replace(self, model_fingerprint=model, rope_regime=None, kv_mode="").digest()
 
 
 class PieceHasher:

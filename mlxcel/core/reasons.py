@@ -6,7 +6,8 @@ from enum import StrEnum
 class RefusalReason(StrEnum):
     """The guide's eleven reasons, in its stable order. All are exported as metric labels from the start.
 
-    Each has a cause here:
+    Each has a cause in the core. Over HTTP three have none today: media are refused before (mode_mismatch), every kept cache
+    holds a state after one token (empty_set), and mlx-lm knows no RoPE of two tables (rope_regime_mismatch).
 
     - oversized: an entry, snapshot or restore larger than its budget, or no room beside what is leased or pinned.
     - disabled: the cache is switched off, or a budget is 0.

@@ -67,9 +67,9 @@ def _diverged(state: State, namespace: Namespace, c: cmd.AdoptPrefix) -> ev.Reus
 def _other_numbers(state: State, namespace: Namespace, c: cmd.AdoptPrefix) -> ev.ReuseRefused | None:
     """The same text may be known with KV of another precision, or under the other RoPE table."""
     assert isinstance(c.tokens, bytes)
-    for other_id in state.related.get(namespace.key.relatives(), ()):
+    for other_id in state.related.get(namespace.key.relatives(namespace.fingerprint_parts), ()):
         other = state.namespaces[other_id]
-        if other_id == namespace.id:
+        if (other.key.kv_mode, other.key.rope_regime) == (namespace.key.kv_mode, namespace.key.rope_regime):
             continue
         known = match_prefix(state, other, c.tokens).length
         if known >= state.policy.min_prefix_tokens:

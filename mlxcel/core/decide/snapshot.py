@@ -135,7 +135,12 @@ def _rewritten(
     found: list[Node] = []
     for node_id in sorted(state.session_snapshots.get((request.namespace, request.session_key), ())):
         old = state.nodes[node_id]
-        if node_id in known or old.leases or not old.answer_tokens or not _is_ancestor(old, request, "completion", length):
+        if (
+            node_id in known
+            or old.leases
+            or not old.answer_tokens
+            or not _is_ancestor(old, request, "completion", length)
+        ):
             continue
         prompt = old.end - old.answer_tokens - HEADER_TOKENS
         if common_tokens(state.path_tokens(node_id), tokens) >= max(1, prompt):
