@@ -16,6 +16,8 @@ from mlxcel.core import commands as cmd
 from mlxcel.core.state import STORED
 from mlxcel.limits import disk_capacity, live_budget, make_policy, read_config, software_versions
 from mlxcel.service.cache import CacheService, CacheSuspended
+from mlxcel.service.damage import DiskDamage
+from mlxcel.service.decision_log import DecisionLog
 from mlxcel.service.generation import GenerationService, Limits
 from mlxcel.service.loop import EngineLoop
 from mlxcel.service.operator import Operator
@@ -63,6 +65,7 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     spill, restorer = _disk_threads(tier, opened.writer, service, disk_capacity(settings))
     tiers = Tiers(engine, spill)
     cache = CacheService(state, opened.writer, tiers, clock.now_us)
+    cache.watchers.append(DecisionLog(cache).watch)
     if settings.apc_trace:
         cache.watchers.append(trace)
     rates = Rates(restore=settings.disk_restore)
@@ -80,8 +83,10 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s, settings.boundary_snapshot)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
     questions.add(Operator(cache, engine, restorer, service.post).answers())
+    damage = DiskDamage(cache)
+    questions.add(damage.answers())
     found = {"disk_pieces_missing": missing, "log_segments_lost": len(opened.lost)}
-    questions.disk_gauges = _gauges(settings, tier, spill, found)
+    questions.disk_gauges = _gauges(settings, tier, spill, lambda: found | damage.counts())
     service.limits.live_kv_bytes = live_budget(settings, engine.facts, engine.memory())
     loop = EngineLoop(service, engine, reuse, questions)
     if settings.cache_warmup and settings.boundary_snapshot and engine.facts.reuse == "snapshot":
@@ -239,11 +244,13 @@ def _shrink(tier: Any, spill: Any, capacity_bytes: int) -> None:
     shrink_in_background(tier, spill, capacity_bytes)
 
 
-def _gauges(settings: Settings, tier: Any, spill: Any, found: dict[str, int]) -> Callable[[], dict[str, Any]]:
+def _gauges(
+    settings: Settings, tier: Any, spill: Any, more: Callable[[], dict[str, int]]
+) -> Callable[[], dict[str, Any]]:
     from storage.gauges import disk_gauges
 
     fault = "the disk tier could not be opened" if tier is None and settings.disk_active else ""
-    return lambda: disk_gauges(tier, spill, fault) | found
+    return lambda: disk_gauges(tier, spill, fault) | more()
 
 
 def _disk_threads(tier: Any, writer: Any, service: GenerationService, capacity_bytes: int) -> tuple[Any, Any]:

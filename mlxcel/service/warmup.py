@@ -152,6 +152,8 @@ class WarmUp:
         if stop < total:
             return
         self.reuse.capture(now.id, now.cache, total, BOUNDARY)
+        restored = self.reuse.cache.state.requests[now.id].adopted
+        log.debug("prompt cache warm-up done: restored=%d delta=%d warmed=%d", restored, total - restored, total)
         self._end("warmed")
         self.run += 1
 

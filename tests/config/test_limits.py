@@ -36,7 +36,7 @@ def test_a_number_of_blocks_bounds_the_capacity(
 
 FACTS = ModelFacts(
     name="m", path="", model_type="llama", fingerprint="f", fingerprint_parts={}, context_tokens=100, vocab_size=9,
-    eos_token_ids=(1,), kv_bytes_per_token=100, kv_mode="fp", reuse="prefix", reuse_refusal="", lane="batch",
+    eos_token_ids=(1,), kv_bytes_per_token=100, kv_mode="fp", reuse="prefix", reuse_refusal="", lane="batched",
     lane_reason="", layers=(), dtype="float32", weights_bytes=1000,
 )  # fmt: skip
 
