@@ -1,5 +1,7 @@
-"""Cold runs of the bare model on mlx-lm's own caches: pass by pass as it was done, or in one piece. No part of mlxcel.
+"""Cold runs of the bare model on mlx-lm's own caches: pass by pass as it was done, or in one piece.
 
+Nothing is stored, copied out or put together again, and no part of mlxcel takes part but, for answers that were decoded
+together, the lane that they share: how many rows a product has can decide the order of its sums, so all are run again.
 A pass whose later tokens are not part of a prompt is run as it was and its cache then cut, since the number of rows of a
 product can decide the order of its sums. Rows that came from different runs (one request kept a prefix, another that had
 computed the same prefix otherwise kept the tokens behind it) are run each on their own and joined.
@@ -12,25 +14,29 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import ArraysCache, CacheList, QuantizedKVCache, RotatingKVCache
 
-from tests.equality.lineage import Pass, Rows, State
+from mlxcel.engine.lanes import BatchedLane, RowStart
+from mlxcel.engine.sampling import make_sampler
+from mlxcel.ports import SamplingParams
+from tests.equality.lineage import Batched, Joined, Left, Pass, Rows, State, Stepped
 
 
 class Cold:
-    """`logits_of` a pass, computed from nothing. `joined` tells whether the last one took rows of several runs."""
+    """`logits_of` a pass, computed from nothing. Of the last one, `joined`: it took rows of several runs; `batched`: of
+    answers that were decoded together."""
 
     def __init__(self, model: Any, new_layers: Callable[[], list[Any]]) -> None:
         self._model = model
         self._new_layers = new_layers
-        self.joined = False
+        self.joined = self.batched = False
 
     def logits_of(self, last: Pass) -> np.ndarray:
         """Run all passes that `last` rests on, then `last`; returns the logits [vocab] of its last token."""
-        self.joined = False
+        self.joined = self.batched = False
         return _last_row(self._run(last)[1])
 
     def unsplit(self, prompt: Sequence[int]) -> np.ndarray:
         """Return the logits [vocab] after a prompt that is run in one pass."""
-        return _last_row(self._forward(self._new_layers(), prompt))
+        return _last_row(self._evaluated(self._new_layers(), prompt))
 
     def _run(self, last: Pass) -> tuple[list[Any], mx.array | None]:
         chain = [last]
@@ -39,7 +45,7 @@ class Cold:
         layers = self._build(chain[-1].before, chain[-1].state)
         logits = None
         for after, made in enumerate(reversed(chain), start=1):
-            logits = self._forward(layers, made.tokens)
+            logits = self._forward(layers, made)
             if after < len(chain):
                 _cut(layers, made.stop - chain[-1 - after].start)
         return layers, logits
@@ -58,16 +64,48 @@ class Cold:
             _copy_rows(self._run(other)[0], layers, [at for at, origin in foreign.items() if origin is other])
         return layers
 
-    def _forward(self, layers: list[Any], tokens: Sequence[int]) -> mx.array | None:
-        if not tokens:
+    def _forward(self, layers: list[Any], made: Pass) -> mx.array | None:
+        """Run one pass; returns its logits [1, tokens, vocab], if it has any of its own."""
+        if made.batch is not None:
+            layers[:] = self._decode(layers, made.batch)
+            return None
+        if not made.tokens:
             _take_over(layers)
             return None
-        logits = self._model(mx.array([list(tokens)], dtype=mx.uint32), cache=layers)
+        return self._evaluated(layers, made.tokens)
+
+    def _evaluated(self, layers: list[Any], tokens: Sequence[int]) -> mx.array:
+        logits: mx.array = self._model(mx.array([list(tokens)], dtype=mx.uint32), cache=layers)
         for leaf in _leaves(layers):
             if type(leaf) is ArraysCache:  # a transposed state is multiplied in another order than one from a store
                 leaf.cache = [None if array is None else mx.contiguous(array) for array in leaf.cache]
         mx.eval([logits, *(array for leaf in _leaves(layers) for array in _arrays(leaf))])
         return logits
+
+    def _decode(self, layers: list[Any], batch: Batched) -> list[Any]:
+        """Decode all rows of a batch again as they came and went; returns the cache of the one that is asked for."""
+        self.batched = True
+        lane = BatchedLane(self._model)
+        for event in batch.events:
+            if isinstance(event, Joined):
+                mine = event.row == batch.row
+                caches = layers if mine else self._build(event.before, event.state)
+                spoken = [_tokens(step)[event.row] for step in batch.events if event.row in _tokens(step)]
+                sampler = make_sampler(SamplingParams(forced_tokens=tuple(spoken)))
+                *head, last = event.tokens
+                lane.add(RowStart(event.row, caches, last, [], sampler, [], head))
+            elif isinstance(event, Stepped):
+                said = {step.row: step.token for step in lane.step()}
+                assert said == event.tokens, f"{said} were decoded, {event.tokens} before"
+            elif event.row == batch.row:
+                return lane.take(event.row)
+            else:
+                lane.drop(event.row)
+        raise AssertionError(f"row {batch.row} never left its batch")
+
+
+def _tokens(event: Joined | Stepped | Left) -> dict[int, int]:
+    return event.tokens if isinstance(event, Stepped) else {}
 
 
 def _last_row(logits: mx.array | None) -> np.ndarray:
@@ -76,7 +114,7 @@ def _last_row(logits: mx.array | None) -> np.ndarray:
 
 
 def _take_over(layers: Sequence[Any]) -> None:
-    """Put windows that go round in a ring in order of time, as mlx-lm does where an answer leaves its batch."""
+    """Put windows that go round in a ring in order of time, as mlx-lm does where a row enters a batch or leaves it."""
     for leaf in _leaves(layers):
         if type(leaf) is RotatingKVCache:
             leaf.keys, leaf.values = leaf._temporal_order(leaf.keys), leaf._temporal_order(leaf.values)

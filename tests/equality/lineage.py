@@ -12,8 +12,10 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import RotatingKVCache
 
 from mlxcel.core import tokens as token_bytes
+from mlxcel.engine import kinds
 from mlxcel.engine.engine import LiveCache, MlxEngine
 from mlxcel.engine.pieces import Piece
 from mlxcel.ports import RowFailed, SamplingParams, StepToken
@@ -22,18 +24,19 @@ from mlxcel.ports import RowFailed, SamplingParams, StepToken
 class Pass:
     """One run of the model over tokens of one sequence. `before`, `state`: origins of what it attended to.
 
-    Without tokens: an answer left the decode lane, which puts windows in order of time.
-
-    `together`: this decode step, or one that it builds on, was computed in one batch with other rows.
+    Without tokens: it entered the decode lane or left it; both put windows in order of time. With `batch`: all of an answer,
+    from the end of the prompt on, that was decoded together with others.
     """
 
-    def __init__(self, tokens: tuple[int, ...], before: "Rows", state: "State | None", together: bool) -> None:
+    def __init__(
+        self, tokens: tuple[int, ...], before: "Rows", state: "State | None", batch: "Batched | None" = None
+    ) -> None:
         self.tokens = tokens
         self.before = before
         self.state = state
         self.start = len(before)
         self.stop = self.start + len(tokens)
-        self.together = together
+        self.batch = batch
 
     def after(self) -> "Rows":
         """Return the origins of all rows once this pass has run."""
@@ -54,12 +57,49 @@ def cut_state(state: State, length: int) -> State:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """A row joins a batch: what its cache rests on, and the prompt's last tokens, which are run then."""
+
+    row: int
+    before: Rows
+    state: State | None
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """All rows of a batch go on by one token: row -> token."""
+
+    tokens: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A row leaves a batch, with its cache or without."""
+
+    row: int
+    taken: bool
+
+
+@dataclass(frozen=True)
+class Batched:
+    """What happened in the decode lane, from the first row to join it when it was empty until `row` left."""
+
+    events: tuple[Joined | Stepped | Left, ...]
+    row: int
+
+
+@dataclass(frozen=True)
 class Started:
-    """A prompt whose last token has been run: the pass, its raw logits [vocab], and how many tokens were adopted."""
+    """A prompt whose last token has been run: the pass, its raw logits [vocab], and how many tokens were adopted.
+
+    `beside`: other answers were decoding then.
+    """
 
     last: Pass
     logits: np.ndarray
     adopted: int
+    beside: bool
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -69,9 +109,13 @@ class Started:
 
 @dataclass
 class _Lineage:
+    """A live cache. `began`: how things stood when it was handed to the decode lane; `together`: others were there."""
+
     rows: Rows = ()
     state: State | None = None
     adopted: int = 0
+    began: tuple[Rows, State | None] = ((), None)
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,9 +123,6 @@ class _Kept:
     start: int
     rows: Rows
     state: State | None
-
-    def together(self) -> bool:
-        return any(at.together for at, _ in self.rows) or bool(self.state and self.state[0].together)
 
 
 class _Tap:
@@ -110,6 +151,9 @@ class Witness:
         self._kept: dict[bytes, _Kept] = {}
         self._passes: dict[Any, Pass] = {}
         self._decoding: dict[int, _Lineage] = {}
+        self._events: list[Joined | Stepped | Left] = []
+        windows = [leaf.max_size for _, leaf in kinds.leaves(engine._new_layers()) if type(leaf) is RotatingKVCache]
+        self._window = min(windows, default=1 << 30)
         self._lane: Any = engine._lane
         self._tap = _Tap(engine._model)
         self._lane._model = self._tap
@@ -136,31 +180,46 @@ class Witness:
         self, cache: LiveCache, last_token: int, context: bytes, params: SamplingParams, max_tokens: int
     ) -> int:
         lineage, calls = _lineage(cache), self._tap.calls
+        lineage.began = (lineage.rows, lineage.state)
         row = self.engine.start_row(cache, last_token, context, params, max_tokens)
         assert self._tap.calls == calls + 1, "the end of a prompt is one pass"
         head = token_bytes.to_ids(context)[len(lineage.rows) :]
+        if not head:  # otherwise the pass comes first, and leaves windows in order
+            self._handed_over(lineage)
         last = self._ran(lineage, [*head, last_token])
-        self.started.append(Started(last, np.array(self._tap.logits[0, -1]), lineage.adopted))
+        self.started.append(Started(last, np.array(self._tap.logits[0, -1]), lineage.adopted, bool(self._decoding)))
+        if not self._decoding:
+            self._events.clear()
+        self._events.append(Joined(row, *lineage.began, last.tokens))
         self._decoding[row] = lineage
+        if len(self._decoding) > 1 and self.engine.facts.lane == "batched":
+            for each in self._decoding.values():
+                each.together = True
         return row
 
     def decode_step(self) -> list[StepToken | RowFailed]:
         reports = self.engine.decode_step()
-        together = len(reports) > 1 and self.engine.facts.lane == "batched"
         for report in reports:
             assert isinstance(report, StepToken), report
-            self._ran(self._decoding[report.row], [report.token], together)
+            self._ran(self._decoding[report.row], [report.token])
+        self._events.append(Stepped({report.row: report.token for report in reports if isinstance(report, StepToken)}))
         return reports
 
     def finish_row(self, row: int) -> tuple[LiveCache, bytes]:
         cache, covered = self.engine.finish_row(row)
         lineage = self._decoding.pop(row)
-        if self.engine.layout.states:
-            self._ran(lineage, [])
+        self._events.append(Left(row, True))
+        if lineage.together:
+            tokens = tuple(at.tokens[number] for at, number in lineage.rows[len(lineage.began[0]) :])
+            lineage.rows, lineage.state = lineage.began
+            self._note(lineage, Pass(tokens, *lineage.began, Batched(tuple(self._events), row)))
+        else:
+            self._handed_over(lineage)
         return self._of(cache, lineage), covered
 
     def drop_row(self, row: int) -> None:
         self.engine.drop_row(row)
+        self._events.append(Left(row, False))
         del self._decoding[row]
 
     # ------------------------------------------------------------------ pieces
@@ -202,22 +261,24 @@ class Witness:
         vars(cache)["lineage"] = lineage
         return cache
 
-    def _ran(self, lineage: _Lineage, tokens: Sequence[int], together: bool = False) -> Pass:
-        """Note a pass. Equal passes over equal origins are one, unless others took part."""
-        origins = {at for at, _ in lineage.rows}
-        tainted = together or any(at.together for at in origins) or bool(lineage.state and lineage.state[0].together)
-        made = Pass(tuple(tokens), lineage.rows, lineage.state, tainted)
-        if not together:
-            made = self._passes.setdefault((made.tokens, made.before, made.state), made)
+    def _ran(self, lineage: _Lineage, tokens: Sequence[int]) -> Pass:
+        """Note a pass of one sequence alone. Equal passes over equal origins are one."""
+        made = Pass(tuple(tokens), lineage.rows, lineage.state)
+        made = self._passes.setdefault((made.tokens, made.before, made.state), made)
+        return self._note(lineage, made)
+
+    def _handed_over(self, lineage: _Lineage) -> None:
+        if len(lineage.rows) > self._window:
+            self._ran(lineage, [])
+
+    def _note(self, lineage: _Lineage, made: Pass) -> Pass:
         lineage.rows = made.after()
         lineage.state = (made, made.stop) if self.engine.layout.states else None
         return made
 
     def _keep(self, piece: Piece, kept: _Kept) -> None:
-        """Note where a piece is from. Of two with the same bytes the one that nobody else had a part in is as good."""
-        digest = _digest(piece)
-        if digest not in self._kept or not kept.together():
-            self._kept[digest] = kept
+        """Note where a piece is from. Of several with the same bytes the first is as good as any."""
+        self._kept.setdefault(_digest(piece), kept)
 
     def _known(self, piece: Piece) -> _Kept:
         kept = self._kept.get(_digest(piece))

@@ -166,7 +166,8 @@ class Play:
 
     def _check_state(self) -> None:
         assert not self._parts.cache.suspended, self._parts.cache.suspended
-        assert self._parts.loop.questions.check()["broken"] == []
+        broken = self._parts.loop.questions.check()["broken"]
+        assert broken == [], f"seed {self.seed}: {broken}"
 
     def _restart(self) -> None:
         self._check_state()
@@ -325,12 +326,11 @@ class Play:
         if not one.adopted and self.rng.randrange(COLD_CHECKED):
             return
         counts[f"compared: {'hits' if one.adopted else 'cold'}"] += 1
+        counts["compared: hits beside other answers"] += bool(one.adopted) and one.beside
         expected = self.cold.logits_of(one.last)
-        same = np.array_equal(one.logits.view(np.uint32), expected.view(np.uint32))
-        if one.last.together:
-            counts["rests on a batched answer: " + ("the same bits" if same else "other bits")] += 1
-        elif same:
-            counts["the same bits: " + ("rows of several runs" if self.cold.joined else "one run")] += 1
+        if np.array_equal(one.logits.view(np.uint32), expected.view(np.uint32)):
+            rests = " on answers decoded together" if self.cold.batched else ""
+            counts[f"the same bits: {'rows of several runs' if self.cold.joined else 'one run'}{rests}"] += 1
         else:
             where = f"seed {self.seed}, prompt of {len(one.prompt)} tokens, {one.adopted} adopted"
             figures.wrong.append(f"{where}: differs by {np.abs(one.logits - expected).max():.3g}")
