@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ log = logging.getLogger("mlxcel")
 DRAIN_S = 20.0  # running answers may take this long after SIGTERM
 CHECKPOINT_LOOK_S = 60.0
 CHECK_S = 900.0
+NO_TIER = "there is no disk tier"
 COMPACT_S = 7 * 86400.0
 MEMORY_LOOK_S = 5.0
 
@@ -162,15 +164,25 @@ class Daemon:
                 log.error("the cache's state is not whole: %s", "; ".join(found["broken"][:5]))
             return found
 
+        def check_disk() -> Any:
+            from storage.lmdb_tier.sample import sample
+
+            if parts.tier is None:
+                return NO_TIER
+            found = sample(parts.tier, os.urandom, time.sleep)  # on this thread, at a pace that answers don't feel
+            fate = self.service.ask("disk_checked", pieces=found.pieces, faulty=found.faulty)
+            return {"pieces": found.pieces, "bytes": found.nbytes, **fate, "fault": found.fault}
+
         def compact() -> Any:
             if parts.tier is None:
-                return "there is no disk tier"
+                return NO_TIER
             before, after = parts.tier.compact()  # on this thread; reads and writes of the tier wait, answers don't
             return {"bytes_before": before, "bytes_after": after}
 
         return {
             "compact": (COMPACT_S, compact),
             "check": (CHECK_S, check),
+            "check_disk": (CHECK_S, check_disk),
             "memory": (MEMORY_LOOK_S, relieve),
             "sweep": (self.settings.sweep_interval_s, lambda: self.service.post("chore", sweep)),
             "checkpoint": (CHECKPOINT_LOOK_S, lambda: self.service.post("chore", checkpoint)),

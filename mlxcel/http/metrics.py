@@ -42,6 +42,7 @@ _COUNTERS = {  # metric without _total -> (key of the stats, help)
     "mlxcel_prompt_cache_snapshot_tokens_reused": ("snapshot_tokens_reused", "Prompt tokens saved by snapshots"),
     "mlxcel_prompt_cache_disk_hits": ("disk_hits", "Requests that read KV back from disk"),
     "mlxcel_prompt_cache_disk_bytes_written": ("disk_bytes_written", "Bytes that commits to the disk tier wrote"),
+    "mlxcel_prompt_cache_disk_pieces_checked": ("disk_pieces_checked", "Stored pieces that scheduled checks have read"),
 }
 _GAUGES = {
     "mlxcel_prompt_cache_bytes": ("bytes", "Bytes held in memory by all entries"),
@@ -61,6 +62,7 @@ _FAULTS = {  # kind -> key of the stats
     "store_lost": "disk_losses",
     "missing_at_start": "disk_pieces_missing",
     "log_segment_lost": "log_segments_lost",
+    "check_found_damage": "disk_damage_found",
 }
 _LABELLED = {  # metric -> (prefix of the stats keys, label values, help)
     "mlxcel_prompt_cache_evictions": ("evictions_", ("lru", "ttl", "capacity"), "Entries dropped"),

@@ -41,6 +41,13 @@ class TierOptions(msgspec.Struct, frozen=True):
     max_raw_bytes: int = MAX_RAW_BYTES
 
 
+class SetAside(msgspec.Struct, frozen=True):
+    """A damaged environment that was renamed to `path`."""
+
+    path: Path
+    reason: str
+
+
 @contextlib.contextmanager
 def translated(directory: Path) -> Iterator[None]:
     """Turn LMDB's errors into storage's: StoreFull, StoreDamaged or StoreUnavailable, naming file and cause."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import msgspec
 
 from migrations.runner import Step
 from mlxcel.ports import Part, Parts
@@ -22,9 +21,11 @@ from storage.errors import (
     StoreUnavailable,
     WrongProcess,
 )
+from storage.lmdb_tier import transaction
 from storage.lmdb_tier.compact import compact
 from storage.lmdb_tier.environment import (
     DATA_FILE,
+    SetAside,
     TierOptions,
     claimed_bytes,
     open_environment,
@@ -34,17 +35,9 @@ from storage.lmdb_tier.environment import (
 from storage.lmdb_tier.gate import Gate
 from storage.lmdb_tier.layout import KEY_BYTES, unpack_entry
 from storage.lmdb_tier.schema import bring_up_to_date
-from storage.lmdb_tier.transaction import apply_group, begin_reading, copy_chunks, index_items, pages_written
 from storage.lmdb_tier.watch import check_reserve, file_fault
 
 _log = logging.getLogger(__name__)
-
-
-class SetAside(msgspec.Struct, frozen=True):
-    """A damaged environment that was renamed to `path`."""
-
-    path: Path
-    reason: str
 
 
 class LmdbTier:
@@ -139,7 +132,13 @@ class LmdbTier:
             entry = unpack_entry(key, bytes(value))
             if entry is None:
                 raise StoredPieceCorrupt(key, "the index entry is damaged")
-            return copy_chunks(txn, self._data, key, entry)
+            return transaction.copy_chunks(txn, self._data, key, entry)
+
+    def keys_from(self, key: bytes, count: int) -> list[bytes]:
+        """Return up to `count` pieces' keys in order from `key` on, going round at the end. Raises StoreUnavailable."""
+        self._check_usable()
+        with translated(self.directory), self._reading() as txn:
+            return transaction.keys_from(txn, self._index, key, count)
 
     def data_keys(self) -> set[bytes]:
         """Return the keys that have chunks, whether the index knows them or not. Raises StoreUnavailable."""
@@ -168,7 +167,7 @@ class LmdbTier:
             while True:
                 try:
                     with translated(self.directory):
-                        delta = apply_group(self._env, self._index, self._data, puts, deletes)
+                        delta = transaction.apply_group(self._env, self._index, self._data, puts, deletes)
                     break
                 except StoreFull as error:
                     if not isinstance(error.__cause__, lmdb.MapFullError):
@@ -179,7 +178,7 @@ class LmdbTier:
                         self._reopen()
                     raise
             self._live_bytes += delta
-            self._written_bytes += self._page_bytes * pages_written(
+            self._written_bytes += self._page_bytes * transaction.pages_written(
                 [len(piece.data) for _, piece in puts], len(deletes)
             )
             # Pages that were allocated and given back within a transaction may lie beyond the end of the file.
@@ -232,7 +231,7 @@ class LmdbTier:
     def _sizes(self) -> dict[bytes, int]:
         with self._reading() as txn:
             sizes = {}
-            for key, value in index_items(txn, self._index):
+            for key, value in transaction.index_items(txn, self._index):
                 entry = unpack_entry(key, value)
                 sizes[key] = entry.stored_bytes if entry else 0
             return sizes
@@ -245,7 +244,7 @@ class LmdbTier:
                 if self._closed:
                     raise StoreUnavailable(f"{self.directory}: closed")
                 try:
-                    txn = begin_reading(self._env)
+                    txn = transaction.begin_reading(self._env)
                 except lmdb.MapResizedError:
                     txn = None
                 if txn is not None:

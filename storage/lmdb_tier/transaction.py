@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import lmdb
@@ -58,6 +59,15 @@ def index_items(txn: Any, index: Any) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, entry) of the index in key order, as copies."""
     for key, value in txn.cursor(index):
         yield bytes(key), bytes(value)
+
+
+def keys_from(txn: Any, index: Any, key: bytes, count: int) -> list[bytes]:
+    """Return up to `count` different keys of the index in order from `key` on, going round at the end."""
+    with txn.cursor(index) as cursor:
+        after = islice(cursor.iternext(values=False), count) if cursor.set_range(key) else ()
+        found = [bytes(one) for one in after]
+        before = islice(cursor.iternext(values=False), count - len(found)) if cursor.first() else ()
+        return found + [one for one in map(bytes, before) if one < key]
 
 
 class _PerThread(threading.local):
