@@ -17,7 +17,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, QuantizedKVCache, Rotati
 from mlxcel.engine.lanes import BatchedLane, RowStart
 from mlxcel.engine.sampling import make_sampler
 from mlxcel.ports import SamplingParams
-from tests.equality.lineage import Batched, Joined, Left, Pass, Rows, State, Stepped
+from tests.equality.passes import Batched, Joined, Left, Pass, Rows, State, Stepped
 
 
 class Cold:

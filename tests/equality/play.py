@@ -15,13 +15,13 @@ from mlxcel.config.settings import Settings
 from mlxcel.core import events as ev
 from mlxcel.core import tokens as token_bytes
 from mlxcel.engine.engine import MlxEngine
-from mlxcel.ports import CacheOptions, CacheScope, Delta, Failed, Finished, GenerateRequest, SamplingParams
+from mlxcel.ports import Failed
 from mlxcel.service.rates import Rates
+from tests.equality.clients import Asked, Clients
 from tests.equality.cold import Cold
-from tests.equality.lineage import Started, Witness
-from tests.equality.models import VOCAB
+from tests.equality.lineage import Witness
+from tests.equality.passes import Started
 
-LONGEST = 150  # tokens of a prompt
 REQUESTS = (6, 10)  # least number in a history, drawn; requests that come together may make it a few more
 COLD_CHECKED = 4  # of the requests that adopted nothing one in so many is compared too
 IDLE = 64  # steps of warm-up at most
@@ -57,32 +57,6 @@ class Figures:
         return f"{said}; farthest from unsplit {self.farthest:.3g}, beyond the bound {self.beyond}, wrong {len(self.wrong)}"
 
 
-@dataclasses.dataclass
-class _Asked:
-    """A request on its way. `patience`: steps after which its client leaves, -1 for never."""
-
-    request: GenerateRequest
-    patience: int
-    items: list[Any] = dataclasses.field(default_factory=list)
-
-    def over(self) -> bool:
-        return bool(self.items) and isinstance(self.items[-1], (Finished, Failed))
-
-    def answer(self) -> list[int]:
-        return [token for item in self.items if isinstance(item, Delta) for token in item.tokens]
-
-
-@dataclasses.dataclass
-class _Talk:
-    """A conversation as a client sends it. `system`, `history`: where its system prompt and its past end."""
-
-    ids: list[int]
-    session: str
-    salt: str = ""
-    system: int = 0
-    history: int = 0
-
-
 class Play:
     """One history over one data directory. `run` plays it; `figures` tells what was seen."""
 
@@ -96,9 +70,7 @@ class Play:
         self.figures = Figures()
         self.data_dir = data_dir
         self.settings = self._settings()
-        self.systems = [self._ids(self.rng.choice((16, 20, 33, 48))) for _ in range(2)]
-        self.talks: list[_Talk] = []
-        self._number = 0
+        self.clients = Clients(self.rng)
         self._parts: Any = None
         self._service: Any = None
 
@@ -109,7 +81,7 @@ class Play:
         self._open()
         try:
             enough = self.rng.randint(*REQUESTS)
-            while self._number < enough:
+            while self.clients.sent < enough:
                 self._step()
             self._check_state()
         finally:
@@ -158,6 +130,8 @@ class Play:
         for event in events:
             if isinstance(event, ev.PieceEvicted):
                 self.figures.counts[f"pieces evicted from {event.tier}"] += 1
+            elif isinstance(event, ev.RequestEnded) and event.outcome == "warmed":
+                self.figures.counts["next turns warmed"] += 1
             elif isinstance(event, ev.SnapshotTaken):
                 self.figures.counts[f"snapshots: {event.origin}"] += 1
 
@@ -195,13 +169,7 @@ class Play:
 
     def _step(self) -> None:
         rng = self.rng
-        together = rng.choice((1, 1, 1, 1, 2, 3))
-        asked = [self._draw() for _ in range(together)]
-        if together > 1 and rng.random() < 0.6:  # siblings: the same beginning at once
-            head = asked[0][1].ids[: rng.randint(1, len(asked[0][1].ids))]
-            for _, talk in asked[1:]:
-                talk.ids = [*head, *self._ids(rng.randint(1, 24))][:LONGEST]
-        self._together([self._ask(kind, talk) for kind, talk in asked])
+        self._together(self.clients.draw(rng.choice((1, 1, 1, 1, 2, 3))))
         if rng.random() < 0.4:
             self._idle()
         chance = rng.random()
@@ -212,73 +180,10 @@ class Play:
         elif chance < 0.53:
             self._parts.loop.questions.reset()
 
-    def _draw(self) -> tuple[str, _Talk]:
-        """Choose what a client does, and what it sends."""
-        rng = self.rng
-        kinds = ["new", "turn", "turn", "turn", "fork", "fork", "edit", "retry", "trim", "other salt"]
-        kind = rng.choice(kinds) if self.talks else "new"
-        if kind == "new":
-            system = rng.choice(self.systems)
-            talk = _Talk([*system, *self._ids(rng.randint(1, 40))], self._session(), system=len(system))
-            self.talks.append(talk)
-            return kind, talk
-        talk = rng.choice(self.talks[-4:])
-        ids, at = list(talk.ids), rng.randrange(len(talk.ids))
-        match kind:
-            case "turn":
-                if len(ids) > LONGEST - 30:
-                    return "retry", talk
-                talk.ids, talk.history = [*ids, *self._ids(rng.randint(1, 24))], len(ids)
-                return kind, talk
-            case "fork":
-                ids = [*ids[: at + 1], *self._ids(rng.randint(1, 30))]
-            case "edit":
-                ids[at] = (ids[at] - 3 + rng.randint(1, 50)) % (VOCAB - 3) + 3
-            case "trim":
-                ids = ids[: at + 1]
-            case "other salt":
-                return kind, dataclasses.replace(talk, ids=ids, salt="another tenant")
-            case _:
-                return kind, talk
-        forked = dataclasses.replace(talk, ids=ids[:LONGEST], session=rng.choice((talk.session, self._session())))
-        if rng.random() < 0.6:
-            self.talks.append(forked)
-        return kind, forked
-
-    def _places(self, talk: _Talk) -> list[int]:
-        """Return where prefill is to be split: where such a conversation has its joints, or anywhere."""
-        if self.rng.random() < 0.2:
-            return sorted(self.rng.randint(1, len(talk.ids)) for _ in range(self.rng.randint(1, 2)))
-        joints = {talk.system, talk.history} if self.rng.random() < 0.8 else set()
-        return sorted(at for at in joints if 0 < at < len(talk.ids))
-
-    def _ask(self, kind: str, talk: _Talk) -> tuple[_Asked, _Talk]:
-        rng = self.rng
-        self._number += 1
-        self.figures.counts[f"asked: {kind}"] += 1
-        options = rng.choice([CacheOptions()] * 10 + [CacheOptions(read=False), CacheOptions(store=False)])
-        places = self._places(talk)
-        said = _Asked(None, rng.randint(1, 12) if rng.random() < 0.12 else -1)  # type: ignore[arg-type]
-        certain = self._ids(rng.randint(1, 6))
-        said.request = GenerateRequest(
-            request_id=f"r{self._number}",
-            tokens=token_bytes.from_ids(talk.ids),
-            params=SamplingParams(temperature=rng.choice((0.0, 1.0)), seed=rng.randrange(1 << 30)),
-            max_tokens=rng.choice((1, 1, 2, 2, 3, 5, 14)),
-            scope=CacheScope(session_key=talk.session, tenant_salt=talk.salt),
-            options=options,
-            boundaries=tuple(places),
-            shared=tuple(places[:1]),
-            next_turn=lambda text: token_bytes.from_ids([*talk.ids, *said.answer(), *certain][: LONGEST + 30]),
-        )
-        return said, talk
-
-    def _together(self, asked: list[tuple[_Asked, _Talk]]) -> None:
+    def _together(self, asked: list[Asked]) -> None:
         """Send requests at once or one a few steps after the other; step until all have ended; compare."""
-        waiting = [said for said, _ in asked]
-        running: list[_Asked] = []
+        waiting, running = list(asked), []
         seen = len(self.witness.started)
-        sent = {said.request.request_id: tuple(talk.ids) for said, talk in asked}
         while waiting or not all(said.over() for said in running):
             if waiting:
                 running.append(waiting.pop(0))
@@ -287,18 +192,17 @@ class Play:
                     self._round(running)
             else:
                 self._round(running)
-        for said, talk in asked:
-            self._book(said, sent[said.request.request_id])
-            if isinstance(said.items[-1], Finished):
-                talk.ids = [*talk.ids, *said.answer()] if self.rng.random() < 0.8 else talk.ids
+        for said in asked:
+            self._book(said)
+            self.clients.heard(said)
         started = self.witness.started[seen:]
-        hits = Counter((sent[s.request.request_id], s.items[-1].cached_tokens) for s in running if _finished(s))
+        hits = Counter((said.prompt, said.items[-1].cached_tokens) for said in asked if said.healthy())
         known = Counter((one.prompt, one.adopted) for one in started)
         assert not hits - known, f"seed {self.seed}: claimed {hits - known}, adopted {known - hits}"
         for one in started:
             self._compare(one)
 
-    def _round(self, running: list[_Asked]) -> None:
+    def _round(self, running: list[Asked]) -> None:
         if all(said.over() for said in running):
             return
         for said in running:
@@ -307,14 +211,15 @@ class Play:
             said.patience -= 1
         self._loop()
 
-    def _book(self, said: _Asked, prompt: tuple[int, ...]) -> None:
+    def _book(self, said: Asked) -> None:
         end, counts = said.items[-1], self.figures.counts
         counts["requests"] += 1
+        counts[f"asked: {said.kind}"] += 1
         if isinstance(end, Failed):
             assert end.kind == "cancelled", end
             counts["cancelled"] += 1
             return
-        assert end.prompt_tokens == len(prompt)
+        assert end.prompt_tokens == len(said.prompt)
         if end.cached_tokens:
             counts[f"hits from {end.source}"] += 1
             counts["tokens adopted"] += end.cached_tokens
@@ -337,15 +242,3 @@ class Play:
         distance = float(np.abs(one.logits - self.cold.unsplit(one.prompt)).max())
         figures.farthest = max(figures.farthest, distance)
         figures.beyond += distance > self.bound
-
-    # ------------------------------------------------------------------ drawing
-
-    def _ids(self, length: int) -> list[int]:
-        return [self.rng.randrange(3, VOCAB) for _ in range(length)]
-
-    def _session(self) -> str:
-        return f"s{self.rng.randrange(6)}"
-
-
-def _finished(said: _Asked) -> bool:
-    return isinstance(said.items[-1], Finished)
