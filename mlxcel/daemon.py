@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -54,6 +53,7 @@ class Daemon:
         self.server: _Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
+        self._stopping = threading.Event()
 
     def run(self) -> int:
         """Own the data directory, serve until a signal, leave it clean."""
@@ -106,6 +106,7 @@ class Daemon:
     def _signal(self) -> None:
         """First signal: finish what runs, then go. Second: go now."""
         self._signals += 1
+        self._stopping.set()
         how = f"finishing running answers (up to {DRAIN_S:.0f} s; another Ctrl-C or SIGTERM stops at once)"
         log.info("stopping: %s", how if self._signals == 1 else "at once")
         self.service.stop(DRAIN_S if self._signals == 1 else 0.0)
@@ -169,7 +170,9 @@ class Daemon:
 
             if parts.tier is None:
                 return NO_TIER
-            found = sample(parts.tier, os.urandom, time.sleep)  # on this thread, at a pace that answers don't feel
+            found = sample(parts.tier, os.urandom, self._stopping.wait)  # here, at a pace that answers don't feel
+            if self._stopping.is_set():
+                return "the daemon is stopping"
             fate = self.service.ask("disk_checked", pieces=found.pieces, faulty=found.faulty)
             return {"pieces": found.pieces, "bytes": found.nbytes, **fate, "fault": found.fault}
 

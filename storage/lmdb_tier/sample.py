@@ -31,7 +31,7 @@ def sample(
     """Read and verify pieces that follow each other in key order from a random key on. Changes nothing.
 
     `draw` gives so many random bytes. Keys are digests, so neighbours have nothing in common, and each piece comes up as
-    often as any other. `wait` is called with the seconds to rest after each piece.
+    often as any other. `wait` is called with the seconds to rest after each piece; when it answers True the look ends.
     """
     faulty: dict[bytes, str] = {}
     pieces = total = 0
@@ -47,7 +47,8 @@ def sample(
                 faulty[key] = str(fault)
             else:
                 total += nbytes
-                wait(nbytes / BYTES_S)
+                if wait(nbytes / BYTES_S):
+                    most_bytes = 0
             pieces += 1
     except TierUnavailable as fault:
         return Sampled(pieces, total, faulty, str(fault))

@@ -30,6 +30,7 @@ def test_it_reads_some_pieces_and_rests_after_each(tmp_path: Path) -> None:
     assert (found.pieces, found.nbytes, found.faulty, found.fault) == (25, 25 * NBYTES, {}, "")
     assert rests == [NBYTES / BYTES_S] * 25
     assert sample(tier, random.Random(1).randbytes, rests.append, most_bytes=3 * NBYTES).pieces == 3
+    assert sample(tier, random.Random(1).randbytes, lambda rest_s: True).pieces == 1
     assert sample(tier, random.Random(1).randbytes, rests.append).pieces == 40
     assert tier.keys_from(keys[30], 25) == [*keys[30:], *keys[:15]]
     assert tier.keys_from(keys[30], 99) == [*keys[30:], *keys[:30]]
