@@ -4,13 +4,18 @@ The flips happen in a child process, since a damaged page of LMDB's own may end 
 """
 
 import json
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.daemon import ROOT, environment
+from storage.lmdb_tier.environment import DATA_FILE
+from storage.lmdb_tier.tier import LmdbTier
+from tests.e2e.daemon import ROOT, Daemon, cached, environment
+from tests.faults.support import ALWAYS, Tiny, ask, ask_cold, prompt, said, same
 
 CHILD = """
 import json, os, random, sys, threading
@@ -133,6 +138,7 @@ def run(script: str, folder: Path, flips: int) -> dict[str, int]:
 def test_flips_in_pieces_are_found_and_named(flips: int, tmp_path: Path) -> None:
     """Every byte flipped in a stored piece that is then read is found, with the piece's name; healed bytes read again."""
     figures = run(CHILD, tmp_path / "kv", flips)
+    print(figures)
     assert figures == {"found": flips, "named": flips, "wrong": 0, "reads": flips + 24, "healthy": 24}
 
 
@@ -143,3 +149,61 @@ def test_flips_in_the_tree_never_give_wrong_bytes(flips: int, tmp_path: Path) ->
     assert figures["wrong"] == 0
     assert figures["right"] + figures["lost"] + figures["died"] == flips
     print(figures)
+
+
+def places(data: Path) -> dict[str, tuple[int, int]]:
+    """Return key (hex) -> offset in the store's file and length of every stored piece."""
+    raw = (data / "kv" / DATA_FILE).read_bytes()
+    tier = LmdbTier.open(data / "kv", read_only=True)
+    try:
+        pieces = {key.hex(): bytes(tier.read_encoded(key)) for key in tier.inventory()}
+    finally:
+        tier.close()
+    return {key: (raw.index(piece), len(piece)) for key, piece in pieces.items()}
+
+
+def flip_one_of_each(daemon: Daemon, rng: random.Random) -> list[str]:
+    """Take every entry out of memory and flip a byte in one of its pieces on disk; returns those pieces' keys."""
+    rows = daemon.http.get("/admin/entries", params={"limit": 500}).json()["entries"]
+    chains = []
+    for row in rows:
+        assert daemon.http.post(f"/admin/entries/{row['entry']}/demote").status_code == 200
+        chains.append(daemon.http.get(f"/admin/entries/{row['entry']}").json()["chain"])
+    assert all(piece["on_disk"] and not piece["in_memory"] for chain in chains for piece in chain)
+    where, keys = places(daemon.data_dir), [rng.choice(chain)["key"] for chain in chains]
+    fd = os.open(daemon.data_dir / "kv" / DATA_FILE, os.O_RDWR)
+    try:
+        for key in keys:
+            at = where[key][0] + rng.randrange(where[key][1])
+            os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ rng.randrange(1, 256)]), at)
+    finally:
+        os.close(fd)
+    return keys
+
+
+@pytest.mark.parametrize("flips", [40, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_flips_that_requests_read_change_no_answer(flips: int, tiny: Tiny, tmp_path: Path) -> None:
+    """A daemon's requests read pieces with a flipped byte: each is found and named once, no answer differs, all heals."""
+    rng, count = random.Random(9), 40
+    prompts = [prompt(seed, 290) for seed in range(count)]
+    read = named = 0
+    with Daemon(tiny("llama"), tmp_path / "data", *ALWAYS) as daemon:
+        cold = [ask_cold(daemon, ids) for ids in prompts]
+        for ids in prompts:
+            ask(daemon, ids)
+        for _ in range(flips // count):
+            daemon.flush()
+            keys = flip_one_of_each(daemon, rng)
+            seen = len(said(daemon))
+            for ids, answer in zip(prompts, cold, strict=True):
+                assert same(ask(daemon, ids), answer)
+            read += len(keys)
+            lines = [line for line in said(daemon)[seen:].splitlines() if "could not be read back" in line]
+            named += sum(any(key[:16] in line for line in lines) for key in keys)
+            assert len(lines) == len(keys) == count
+            assert daemon.stats()["restore_failures"] == read
+        daemon.flush()
+        assert all(cached(ask(daemon, ids)) >= 256 for ids in prompts)
+        assert daemon.stats()["restore_failures"] == read == named == flips
+        print(f"{read} flips read, {named} named, no answer differs")
+        assert daemon.stop() == 0
