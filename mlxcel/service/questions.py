@@ -9,13 +9,11 @@ from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.checkpoint import fingerprint
 from mlxcel.core.invariants import broken_invariants
-from mlxcel.core.match import match_prefix
 from mlxcel.core.stats import block_stats, cache_stats
-from mlxcel.core.tokens import count
 from mlxcel.ports import CacheScope, Engine, SpillWriter
 from mlxcel.service.cache import CacheService, CacheSuspended
+from mlxcel.service.probe import probe
 from mlxcel.service.rates import Rates
-from mlxcel.service.scope import namespace_key
 from mlxcel.service.warmup import WarmUp
 
 log = logging.getLogger("mlxcel.cache")
@@ -144,20 +142,8 @@ class Questions:
         return {"flushed": bool(durable and flushed)}
 
     def probe(self, scope: CacheScope, tokens: bytes) -> dict[str, Any]:
-        """Say what a prompt would find now, touching nothing."""
-        state = self.cache.state
-        key = namespace_key(self.engine.facts, scope, count(tokens), self.cache.state.policy.block_size)
-        known = state.by_namespace.get(key.digest())
-        if known is None:
-            return {"matched_tokens": 0, "in_memory": True, "reason": "cold_store"}
-        found = match_prefix(state, state.namespaces[known], tokens)
-        nodes = [*found.path, state.nodes[found.partial]] if found.partial else found.path
-        return {
-            "matched_tokens": found.length,
-            "in_memory": all(state.in_memory(node.blob) for node in nodes),
-            "readable": all(state.readable(node.blob) for node in nodes),
-            "first_unknown_position": found.length,
-        }
+        """Say what a prompt would be served with now, and why not more, touching nothing."""
+        return probe(self.cache.state, self.engine.facts, scope, tokens, self.cache.now_us(), self.rates.measured())
 
     def lora(self) -> list[dict[str, Any]]:
         """Return the adapters: id, path, scale."""

@@ -84,11 +84,12 @@ def guess(daemon: Daemon, rng: random.Random, victim: Who, attacker: Who, **more
     return len(set(signs)) > 1, len(set(signs)) > 1 and best == chosen
 
 
+# No attacker was a victim before: what it stored itself may tell its own candidates apart (position of the first difference).
 PAIRS: dict[str, tuple[Who, Who]] = {
     "other key": ({"key": "sk-alice"}, {"key": "sk-bob"}),
     "other salt": ({"key": "sk-alone", "salt": "red"}, {"key": "sk-alone", "salt": "blue"}),
     "salt against none": ({"key": "sk-alone", "salt": "red"}, {"key": "sk-alone"}),
-    "none against salt": ({"key": "sk-alone"}, {"key": "sk-alone", "salt": "red"}),
+    "none against salt": ({"key": "sk-alone"}, {"key": "sk-alone", "salt": "violet"}),
     "same salt, other key": ({"key": "sk-alice", "salt": "red"}, {"key": "sk-bob", "salt": "red"}),
 }
 

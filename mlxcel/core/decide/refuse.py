@@ -30,7 +30,7 @@ def refusal(
         refused = ev.ReuseRefused(c.request, "adopt", RefusalReason.BLOCK_BOUNDARY_FLOOR, limit, found.length)
     else:
         refused = None
-    return refused or (_other_numbers(state, namespace, c) if found.length < floor else None)
+    return refused or (other_numbers(state, namespace, c) if found.length < floor else None)
 
 
 def _whole_prompt(state: State, namespace: Namespace, found: Match, c: cmd.AdoptPrefix) -> ev.ReuseRefused | None:
@@ -64,7 +64,7 @@ def _diverged(state: State, namespace: Namespace, c: cmd.AdoptPrefix) -> ev.Reus
     return ev.ReuseRefused(c.request, "adopt", RefusalReason.SNAPSHOT_DIVERGED, common, node.end, detail)
 
 
-def _other_numbers(state: State, namespace: Namespace, c: cmd.AdoptPrefix) -> ev.ReuseRefused | None:
+def other_numbers(state: State, namespace: Namespace, c: cmd.AdoptPrefix) -> ev.ReuseRefused | None:
     """The same text may be known with KV of another precision, or under the other RoPE table."""
     assert isinstance(c.tokens, bytes)
     for other_id in state.related.get(namespace.key.relatives(namespace.fingerprint_parts), ()):
