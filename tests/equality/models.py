@@ -16,6 +16,7 @@ from tests.tinymodels import random_weights, tiny_config
 
 VOCAB = 128
 CALM = 0.7  # of the usual tiny weights: logits then spread by about 1, and so do the values that they are summed from
+SLOW, PAST_STATE = -4.0, 0.1  # the bias of a state's time step; the weight of its input beside it
 _DENSE = {"num_experts": 0, "vocab_size": VOCAB}
 _WIDE = {"head_dim": 32, "num_attention_heads": 2, "num_key_value_heads": 1}  # quantised groups need 32 values
 
@@ -49,4 +50,9 @@ def make_engine(name: str, directory: Path, seed: int = 0) -> MlxEngine:
 
 
 def _calm(name: str, value: mx.array) -> mx.array:
+    """Make the model look far back: recurrent state that decays slowly and is not drowned by what passes it by."""
+    if name.endswith("dt_bias"):
+        return mx.full(value.shape, SLOW, dtype=value.dtype)
+    if name.endswith(".D"):
+        return value * PAST_STATE
     return value * CALM if value.ndim > 1 and "embed" not in name else value

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlxcel.engine.engine import LiveCache
+from tests.equality.cold import Cold
 from tests.equality.lineage import Witness
 from tests.equality.models import MODELS, make_engine
 from tests.equality.play import Figures, Play
@@ -41,15 +43,33 @@ def test_hits_have_the_logits_of_cold_runs(name: str, tmp_path: Path) -> None:
     assert counts["hits from memory"] + counts["hits from snapshot"] > 0
 
 
-@pytest.mark.parametrize(("name", "tensor"), [("llama", "keys"), ("llama", "values"), ("deepseek", "values")])
-def test_the_last_bit_of_one_adopted_value_is_noticed(name: str, tensor: str, tmp_path: Path) -> None:
-    """A hit whose live cache differs in one value by a millionth is found wrong."""
+@pytest.mark.parametrize("name", MODELS)
+def test_the_models_look_far_back(name: str, tmp_path: Path) -> None:
+    """Another token in front of 1, 10 or 60 moves the logits by far more than the bound: a wrong row can't hide in it."""
+    engine = make_engine(name, tmp_path / "model")
+    cold = Cold(engine._model, engine._new_layers)
+    prompts = [[3 + (11 * at * at + 7 * at + number) % 125 for at in range(70)] for number in range(4)]
+    for distance in (1, 10, 60):
+        moved = []
+        for prompt in prompts:
+            other = [*prompt[: -1 - distance], (prompt[-1 - distance] + 5) % 125 + 3, *prompt[len(prompt) - distance :]]
+            moved.append(float(np.abs(cold.unsplit(prompt) - cold.unsplit(other)).max()))
+        assert sorted(moved)[1] > 100 * BOUND, (distance, moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [("llama", "keys"), ("llama", "values"), ("gemma3", "keys"), ("deepseek", "values"), ("mamba2", "")],
+)
+def test_a_millionth_in_what_was_adopted_is_noticed(name: str, tensor: str, tmp_path: Path) -> None:
+    """A hit whose live cache differs in one head of one layer by a millionth is found wrong."""
 
     class Careless(Witness):
         def assemble(self, *arguments: Any) -> LiveCache:
             cache = super().assemble(*arguments)
-            array = getattr(cache.layers[0], tensor)
-            array[0, 0, 0] = array[0, 0, 0] * (1 + 1e-6)
+            layer = cache.layers[0]
+            array = getattr(layer, tensor) if tensor else layer.cache[1]
+            array[0, 0] = array[0, 0] * (1 + 1e-6)
             return cache
 
     engine = make_engine(name, tmp_path / "model")
