@@ -69,9 +69,9 @@ class Witness:
         self._events: list[Joined | Stepped | Left] = []
         windows = [leaf.max_size for _, leaf in kinds.leaves(engine._new_layers()) if type(leaf) is RotatingKVCache]
         self._window = min(windows, default=1 << 30)
-        self._lane: Any = engine._lane
+        lane: Any = engine._lane
         self._tap = _Tap(engine._model)
-        self._lane._model = self._tap
+        lane._model = self._tap
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)

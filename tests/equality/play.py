@@ -182,7 +182,8 @@ class Play:
 
     def _together(self, asked: list[Asked]) -> None:
         """Send requests at once or one a few steps after the other; step until all have ended; compare."""
-        waiting, running = list(asked), []
+        waiting = list(asked)
+        running: list[Asked] = []
         seen = len(self.witness.started)
         while waiting or not all(said.over() for said in running):
             if waiting:
