@@ -141,8 +141,11 @@ class Daemon:
 
     def _pin(self, loop: EngineLoop) -> None:
         """Compute pinned prefixes beside everything else: the daemon answers before they are there."""
+        from mlxcel.http.params import holders
+
         self.service.set_phase("ready", facts=loop.engine.facts)
-        work = partial(pin_files, self.settings.pin_prefix, self.service, loop.engine.facts)
+        whose = holders(http_settings(self.settings, 0))
+        work = partial(pin_files, self.settings.pin_prefix, self.service, loop.engine.facts, whose)
         threading.Thread(target=work, name="pin-prefix", daemon=True).start()
 
     def _chores(self, parts: bootstrap.Parts) -> dict[str, tuple[float, Any]]:

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from mlxcel.ports import (
 log = logging.getLogger("mlxcel.cache")
 
 SESSION = "__mlxcel_pin__"
+EVERYBODY = (("", ""),)  # (tenant, salt of its entries) where there are no keys
 WAIT_S = 3600.0
 
 
@@ -34,8 +36,10 @@ class BadPrefix(Exception):
     """A text that names no prefix, or a prefix that can't be pinned. The message says why."""
 
 
-def pin_files(paths: tuple[Path, ...], service: GenerationPort, facts: ModelFacts) -> None:
-    """Compute and pin the prefix of each file; what can't be is said in a log line and left out."""
+def pin_files(
+    paths: tuple[Path, ...], service: GenerationPort, facts: ModelFacts, holders: Sequence[tuple[str, str]] = EVERYBODY
+) -> None:
+    """Compute and pin the prefix of each file; what can't be is said in a log line and left out. `holders`: see pin_prefix."""
     try:
         runtime = ChatRuntime(Path(facts.path))
     except Exception as fault:
@@ -43,39 +47,54 @@ def pin_files(paths: tuple[Path, ...], service: GenerationPort, facts: ModelFact
         return
     for path in paths:
         try:
-            pin_prefix(path.stem, _read(path), service, runtime, facts, "--pin-prefix")
+            pin_prefix(path.stem, _read(path), service, runtime, facts, "--pin-prefix", holders)
         except Exception as fault:
             log.error("%s is not pinned: %s", path, fault)
 
 
 def pin_prefix(
-    name: str, text: str, service: GenerationPort, runtime: ChatRuntime, facts: ModelFacts, caller: str
+    name: str,
+    text: str,
+    service: GenerationPort,
+    runtime: ChatRuntime,
+    facts: ModelFacts,
+    caller: str,
+    holders: Sequence[tuple[str, str]] = EVERYBODY,
 ) -> dict[str, Any]:
-    """Compute a prefix and pin it under `name`; returns entry, tokens and bytes. Blocks until it is done.
+    """Compute a prefix and pin it under `name`; returns entries, tokens and bytes. Blocks until it is done.
 
     `text`: a system prompt, or a chat body as JSON (`messages`, `tools`) whose system prompt and tools count. What is
-    kept for this name already is only pinned and read into memory. Raises BadPrefix, Overloaded.
+    kept for this name already is only pinned and read into memory. `holders`: tenants and their salts; they share no KV,
+    so each has a copy of its own, under `name@tenant`. Raises BadPrefix, Overloaded.
     """
     tokens, signature = shared_tokens(text, runtime)
-    scope = CacheScope(template_sig=signature, session_key=f"{SESSION}{name}")
-    nbytes = count(tokens) * facts.kv_bytes_per_token
+    nbytes = count(tokens) * facts.kv_bytes_per_token * len(holders)
     state = " and a captured state" if facts.reuse == "snapshot" else ""
     log.info(
-        "pinning %s: %d tokens reserve %d bytes (tokens x %d)%s",
-        name, count(tokens), nbytes, facts.kv_bytes_per_token, state,
+        "pinning %s: %d tokens reserve %d bytes (tokens x %d%s)%s",
+        name, count(tokens), nbytes, facts.kv_bytes_per_token, f" x {len(holders)} tenants" if holders[0][0] else "", state,
     )  # fmt: skip
     _check_room(tokens, nbytes, service)
+    entries = []
+    for tenant, salt in holders:
+        whose = f"{name}@{tenant}" if tenant else name
+        scope = CacheScope(template_sig=signature, session_key=f"{SESSION}{name}", tenant_salt=salt)
+        entries.append(_pin(whose, tokens, scope, service, caller))
+        log.info("pinned %s: %d tokens", whose, count(tokens))
+    return {"done": True, "entries": entries, "tokens": count(tokens), "bytes": nbytes}
+
+
+def _pin(name: str, tokens: bytes, scope: CacheScope, service: GenerationPort, caller: str) -> int:
     if not service.ask("kept", scope=scope, tokens=tokens):
         _compute(tokens, scope, service)
-    entry = service.ask("kept", scope=scope, tokens=tokens)
+    entry: int = service.ask("kept", scope=scope, tokens=tokens)
     if not entry:
         raise BadPrefix("its KV could not be kept; the log says why (mlxcel-replay)")
     done = service.ask("pin", name=name, entry=entry, caller=caller)
     if not done["done"]:
         raise BadPrefix(f"refused: {done['refused']}")
     service.ask("promote", entry=entry, caller=caller)  # refused when it is in memory already, which is as good
-    log.info("pinned %s: %d tokens", name, count(tokens))
-    return {"done": True, "entry": entry, "tokens": count(tokens), "bytes": nbytes}
+    return entry
 
 
 def shared_tokens(text: str, runtime: ChatRuntime) -> tuple[bytes, str]:

@@ -11,6 +11,7 @@ from litestar.response.base import ASGIResponse
 from mlxcel.http.bodies import read_json
 from mlxcel.http.context import HttpContext, caller_of, context_of
 from mlxcel.http.errors import ApiError, json_reply
+from mlxcel.http.params import holders
 from mlxcel.http.query import flag, number, text
 from mlxcel.pins import BadPrefix, pin_prefix
 from mlxcel.service.entries import EntryFilter
@@ -147,8 +148,9 @@ async def pin_entry(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 async def _pin_text(context: HttpContext, name: str, text: str, caller: str) -> ASGIResponse:
     facts, runtime = await context.ready()
+    whose = holders(context.settings)
     try:
-        done = await asyncio.to_thread(pin_prefix, name, text, context.service, runtime, facts, caller)
+        done = await asyncio.to_thread(pin_prefix, name, text, context.service, runtime, facts, caller, whose)
     except BadPrefix as fault:
         raise ApiError("invalid_request", f"This prefix is not pinned: {fault}.", param="prefix") from fault
     return json_reply(done)

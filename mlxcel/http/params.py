@@ -127,6 +127,12 @@ def tenant_prefix(tenant: str) -> str:
     return hashlib.blake2b(tenant.encode(), digest_size=16).hexdigest() if tenant else ""
 
 
+def holders(settings: HttpSettings) -> list[tuple[str, str]]:
+    """Return (tenant, salt of its entries) of everybody who has a key; one nameless holder where there are no keys."""
+    tenants = {key.tenant: f"{tenant_prefix(key.salt or key.tenant)}:" for key in settings.api_keys}
+    return sorted(tenants.items()) or [("", "")]
+
+
 def cache_scope(body: Any, template_sig: str, tenant: str) -> CacheScope:
     """Return which entries the request may share. Only digests of tenant and salt go on, never their text."""
     salt = cache_field(body, "cache_salt") or ""

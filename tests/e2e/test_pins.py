@@ -121,6 +121,26 @@ def test_prefix_pin_takes_a_file(tiny: Callable[[str], Path], tmp_path: Path) ->
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
+def test_each_tenant_has_the_pinned_prefix(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """With keys, tenants share no KV: each gets a copy under its name, the log says what they take, all hit at once."""
+    file, keys = tmp_path / "shop.txt", tmp_path / "keys"
+    file.write_text(SYSTEM)
+    keys.write_text("alice sk-alice\nalice sk-alice-2\nbob sk-bob\n")
+    flags = ("--pin-prefix", str(file), "--api-key-file", str(keys), "--admin-key", "sk-root")
+    with Daemon(tiny("llama"), tmp_path / "data", *flags) as daemon:
+        daemon.http.headers["authorization"] = "Bearer sk-root"
+        for _ in range(200):
+            pins = daemon.http.get("/admin/pins").json()["pins"]
+            if len(pins) == 2:
+                break
+            time.sleep(0.05)
+        assert {pin["name"] for pin in pins} == {"shop@alice", "shop@bob"}
+        assert "x 2 tenants" in daemon.log_path.read_text()
+        for key in ("sk-alice-2", "sk-bob"):
+            daemon.openai.api_key = key
+            assert cached(ask(daemon, "Have you one of Seoul?")) == pins[0]["tokens"] > 300
+
+
 def test_a_file_that_names_no_prefix_is_said_and_left_out(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     """A broken file costs a log line, not the start."""
     broken = tmp_path / "broken.json"
