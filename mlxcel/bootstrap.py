@@ -83,6 +83,9 @@ def build(settings: Settings, service: GenerationService) -> Parts:
     reuse = Reuse(cache, engine, restorer, rates, policy.block_size, steady_s, settings.boundary_snapshot)
     questions = Questions(cache, engine, spill, rates, settings.apc_hash)
     questions.add(Operator(cache, engine, restorer, service.post).answers())
+    questions.load = lambda: {
+        "slots_total": service.limits.batch_rows, "queue_depth": len(reuse.waiting()), "batch_size": engine.rows(),
+    }  # fmt: skip
     damage = DiskDamage(cache)
     questions.add(damage.answers())
     found = {"disk_pieces_missing": missing, "log_segments_lost": len(opened.lost)}

@@ -49,6 +49,7 @@ class HttpCounters:
         self._tenants: dict[str, list[int]] = {}  # requests, hits, prompt tokens, cached tokens
         self.prefill_s = self.decode_s = 0.0
         self.longest_tokens = 0
+        self._scraped = (0, 0.0, 0, 0.0)
         self.ttft_by_source = {source: Histogram(TTFT_BUCKETS_MS) for source in SOURCES}
         self.saved_by_source = {source: Histogram(SAVED_BUCKETS) for source in SOURCES}
         self.ttft_ms = Histogram(TTFT_BUCKETS_MS)
@@ -94,6 +95,14 @@ class HttpCounters:
         self.prefill_s += finished.prefill_s
         self.decode_s += finished.decode_s
         self.longest_tokens = max(self.longest_tokens, finished.prompt_tokens + finished.completion_tokens)
+
+    def throughput(self) -> tuple[float, float]:
+        """Return prompt and generated tokens a second of what ended since the last call; 0.0 where nothing did."""
+        with self._lock:
+            now = (self.computed_tokens, self.prefill_s, self.completion_tokens, self.decode_s)
+            tokens, prefill_s, said, decode_s = (a - b for a, b in zip(now, self._scraped, strict=True))
+            self._scraped = now
+        return (tokens / prefill_s if prefill_s > 0 else 0.0, said / decode_s if decode_s > 0 else 0.0)
 
     @property
     def computed_tokens(self) -> int:

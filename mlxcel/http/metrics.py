@@ -114,7 +114,7 @@ class _Snapshot(Collector):
 
     def _http(self) -> Iterator[Metric]:
         counters = self._counters
-        yield from server_families(counters)
+        yield from server_families(counters, self._value)
         outcomes = CounterMetricFamily("mlxcel_generations", "Generations that ended", labels=["outcome"])
         for outcome, count in counters.outcomes.items():
             outcomes.add_metric([outcome], count)

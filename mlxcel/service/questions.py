@@ -32,6 +32,7 @@ class Questions:
         self.apc_hash = apc_hash
         self._started_us = cache.now_us()
         self.warmup: WarmUp | None = None
+        self.load: Callable[[], dict[str, int]] = dict  # how much is going on: slots, requests that wait, rows
         self.disk_gauges: Callable[[], dict[str, Any]] = dict  # what the disk side counts outside the log
         self._answers: dict[str, Callable[..., Any]] = {
             "stats": self.stats,
@@ -77,6 +78,7 @@ class Questions:
         figures["suspended"] = self.cache.suspended
         figures["snapshot_warmups_run"] = self.warmup.run if self.warmup is not None else 0
         figures["snapshot_warmups_skipped"] = self.warmup.skipped if self.warmup is not None else 0
+        figures.update(self.load())
         figures.update(self.disk_gauges())
         figures["prefill_tokens_per_s"] = round(self.rates.prefill_tokens_per_s, 1)
         figures["restore_bytes_per_s"] = round(self.rates.restore_bytes_per_s)
