@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -151,49 +152,64 @@ def test_flips_in_the_tree_never_give_wrong_bytes(flips: int, tmp_path: Path) ->
     print(figures)
 
 
-def places(data: Path) -> dict[str, tuple[int, int]]:
-    """Return key (hex) -> offset in the store's file and length of every stored piece."""
+def places(data: Path) -> dict[str, tuple[list[int], int]]:
+    """Return key (hex) -> offsets in the store's file and length of every stored piece. Freed pages may hold older copies."""
     raw = (data / "kv" / DATA_FILE).read_bytes()
     tier = LmdbTier.open(data / "kv", read_only=True)
     try:
         pieces = {key.hex(): bytes(tier.read_encoded(key)) for key in tier.inventory()}
     finally:
         tier.close()
-    return {key: (raw.index(piece), len(piece)) for key, piece in pieces.items()}
+    return {key: (list(found(raw, piece)), len(piece)) for key, piece in pieces.items()}
 
 
-def flip_one_of_each(daemon: Daemon, rng: random.Random) -> list[str]:
-    """Take every entry out of memory and flip a byte in one of its pieces on disk; returns those pieces' keys."""
+def found(raw: bytes, piece: bytes) -> Iterator[int]:
+    """Yield every offset at which the piece lies."""
+    at = raw.find(piece)
+    while at >= 0:
+        yield at
+        at = raw.find(piece, at + 1)
+
+
+def chains(daemon: Daemon) -> dict[int, list[str]]:
+    """Return entry -> keys of its pieces, which are named by content and stay the same when they are computed again."""
     rows = daemon.http.get("/admin/entries", params={"limit": 500}).json()["entries"]
-    chains = []
-    for row in rows:
+    shown = [daemon.http.get(f"/admin/entries/{row['entry']}").json() for row in rows]
+    return {one["entry"]: [piece["key"] for piece in one["chain"]] for one in shown}
+
+
+def flip_one_of_each(daemon: Daemon, rng: random.Random, known: list[list[str]]) -> list[str]:
+    """Take every entry out of memory and flip a byte in one of its pieces on disk; returns those pieces' keys."""
+    for row in daemon.http.get("/admin/entries", params={"limit": 500}).json()["entries"]:
         assert daemon.http.post(f"/admin/entries/{row['entry']}/demote").status_code == 200
-        chains.append(daemon.http.get(f"/admin/entries/{row['entry']}").json()["chain"])
-    assert all(piece["on_disk"] and not piece["in_memory"] for chain in chains for piece in chain)
-    where, keys = places(daemon.data_dir), [rng.choice(chain)["key"] for chain in chains]
+    assert daemon.stats()["bytes"] == 0
+    where, keys = places(daemon.data_dir), [rng.choice(chain) for chain in known]
     fd = os.open(daemon.data_dir / "kv" / DATA_FILE, os.O_RDWR)
     try:
         for key in keys:
-            at = where[key][0] + rng.randrange(where[key][1])
-            os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ rng.randrange(1, 256)]), at)
+            inside, flip = rng.randrange(where[key][1]), rng.randrange(1, 256)
+            for start in where[key][0]:
+                os.pwrite(fd, bytes([os.pread(fd, 1, start + inside)[0] ^ flip]), start + inside)
     finally:
         os.close(fd)
     return keys
 
 
-@pytest.mark.parametrize("flips", [40, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [20, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_flips_that_requests_read_change_no_answer(flips: int, tiny: Tiny, tmp_path: Path) -> None:
     """A daemon's requests read pieces with a flipped byte: each is found and named once, no answer differs, all heals."""
-    rng, count = random.Random(9), 40
-    prompts = [prompt(seed, 290) for seed in range(count)]
+    rng, count = random.Random(9), min(flips, 40)
+    prompts = [prompt(seed, (84, 132, 290)[seed % 3]) for seed in range(count)]  # all whole blocks are read
     read = named = 0
     with Daemon(tiny("llama"), tmp_path / "data", *ALWAYS) as daemon:
         cold = [ask_cold(daemon, ids) for ids in prompts]
         for ids in prompts:
             ask(daemon, ids)
+        known = list(chains(daemon).values())
+        assert len(known) == count
         for _ in range(flips // count):
             daemon.flush()
-            keys = flip_one_of_each(daemon, rng)
+            keys = flip_one_of_each(daemon, rng, known)
             seen = len(said(daemon))
             for ids, answer in zip(prompts, cold, strict=True):
                 assert same(ask(daemon, ids), answer)
@@ -203,7 +219,7 @@ def test_flips_that_requests_read_change_no_answer(flips: int, tiny: Tiny, tmp_p
             assert len(lines) == len(keys) == count
             assert daemon.stats()["restore_failures"] == read
         daemon.flush()
-        assert all(cached(ask(daemon, ids)) >= 256 for ids in prompts)
+        assert all(cached(ask(daemon, ids)) >= len(ids) - 32 for ids in prompts)
         assert daemon.stats()["restore_failures"] == read == named == flips
         print(f"{read} flips read, {named} named, no answer differs")
         assert daemon.stop() == 0
