@@ -105,6 +105,14 @@ def kv_mode_mismatch(daemon: Daemon) -> None:
     assert shown(daemon) == ("kv_mode_mismatch", 100, 96)
 
 
+def send_media(daemon: Daemon) -> None:
+    """The one request that could meet `mode_mismatch` is refused before the cache is asked; a single token is kept, too."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "what is this?"}, image]}]}
+    assert daemon.http.post("/v1/chat/completions", json=body).status_code == 400
+    daemon.complete([5], 1)
+
+
 # which daemon -> what is sent to it
 SMALL = ("--prompt-cache-capacity-bytes", "100000", "--prompt-cache-min-prefix", "40")
 PROVOKED: dict[str, tuple[Callable[[Daemon], None], ...]] = {
@@ -148,22 +156,12 @@ def daemon_for(name: str, place: Path) -> Daemon:
 
 @pytest.mark.parametrize("name", PROVOKED)
 def test_a_refusal_is_counted_under_its_reason(name: str, tmp_path: Path) -> None:
-    """Each request adds its own reason to metrics and stats, and the last refusal is told with its lengths."""
+    """Each request adds its own reason to metrics and stats, the last one is told with its lengths; the others stay at 0."""
     with daemon_for(name, tmp_path) as daemon:
         for ask in PROVOKED[name]:
             made = grown(daemon, lambda ask=ask: ask(daemon))  # type: ignore[misc]
             assert ask.__name__ in made
             assert made.keys() <= {ask.__name__, "prefix_too_short"}, "making ready may itself be too short to keep"
-
-
-def test_what_has_no_cause_stays_at_zero(tmp_path: Path) -> None:
-    """Media, the one request that could meet `mode_mismatch`, is refused before the cache is asked."""
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    with Daemon(write_tiny_model("llama", tmp_path / "model"), tmp_path / "data") as daemon:
-        content = [{"type": "text", "text": "what is this?"}, image]
-        answer = daemon.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]})
-        assert answer.status_code == 400
-        daemon.complete([5], 1)
-        daemon.complete(prompt(1, 64), 1)
+        send_media(daemon)
         found = counts(daemon)
-    assert {reason: found[reason] for reason in NO_CAUSE} == dict.fromkeys(NO_CAUSE, 0)
+        assert {reason: found[reason] for reason in NO_CAUSE} == dict.fromkeys(NO_CAUSE, 0)

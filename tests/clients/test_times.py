@@ -24,7 +24,7 @@ def miss_reasons(daemon: Daemon) -> list[str]:
     return [event["reason"] for record in records for event in record["events"] if event["type"] == "PrefixMissed"]
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_next"])
+@pytest.mark.parametrize("kind", [pytest.param("llama", marks=pytest.mark.slow), "qwen3_next"])
 def test_a_requests_own_time_is_over_at_the_lookup(kind: str, tiny: Tiny, tmp_path: Path) -> None:
     """What a request stored for a second is no hit after that, in neither tier nor after a restart; another's stays one."""
     brief, lasting = prompt(1, 200), prompt(2, 200)
@@ -56,7 +56,7 @@ SETTINGS: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "both over" else n for n in SETTINGS])
 def test_a_tiers_time_is_over_at_the_lookup(name: str, tiny: Tiny, tmp_path: Path) -> None:
     """Past a tier's time a prompt is served from the other tier or not at all, though nothing was swept."""
     flags, expected = SETTINGS[name]
