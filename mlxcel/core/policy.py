@@ -2,7 +2,9 @@
 
 import msgspec
 
-LOGIC_VERSION = 1
+# 2: a request's own time to live ends at the lookup and takes the states captured on the way along; KV of another precision
+# is told from an unknown prompt.
+LOGIC_VERSION = 2
 SECOND_US = 1_000_000
 
 

@@ -1,6 +1,6 @@
-"""Makes `log-v1`, the golden log of the first formats: python -m tests.golden.make_log_v1
+"""Makes the golden log of this version of the decision logic: python -m tests.golden.make_log
 
-Run once for a released version and never again: what it wrote is kept, so that every later program must read it.
+Run once for a version and never again: what it wrote is kept, so that every later program must read it.
 Seeded and with its own clock. Every kind of command is in it, and every event that the core can be brought to.
 """
 
@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from mlxcel.core import commands as cmd
 from mlxcel.core.checkpoint import encode_state, fingerprint
+from mlxcel.core.policy import LOGIC_VERSION
 from mlxcel.core.record import decode_record
 from mlxcel.core.state import STORED
 from mlxcel.core.stats import cache_stats
@@ -21,7 +22,7 @@ from storage.event_log.recovery import open_log
 from storage.event_log.settings import LogSettings
 from tests.ops.driver import Driver, policy
 
-HERE = Path(__file__).resolve().parent / "log-v1"
+HERE = Path(__file__).resolve().parent / f"log-v{LOGIC_VERSION}"
 SEED = 1
 CREATED_S = 1_700_000_000.0
 
@@ -55,7 +56,23 @@ def record(driver: Driver) -> None:
     driver.serve("after", system + words(50), words(9))
     driver.run(cmd.ResetCache(at_us=driver.now_us, caller="operator"))
     driver.serve("anew", system + words(50), words(9))
+    _end_at_lookup(driver, words(120))
     driver.arrive("running", system + words(80))
+
+
+def _end_at_lookup(driver: Driver, prompt: list[int]) -> None:
+    """An entry with a time to live of its own is used while it lasts, and no longer."""
+    for name, ttl_us in (("brief", 5_000_000), ("in time", 0), ("too late", 0)):
+        driver.run(cmd.AdoptPrefix(
+            at_us=driver.now_us, request=name, namespace=driver.namespace, template_sig="t", session_key="brief",
+            tokens=from_ids(prompt), ttl_us=ttl_us or -1,
+        ))  # fmt: skip
+        if ttl_us:
+            driver.finish(name, [7] * 8)
+        else:
+            driver.run(cmd.EndRequest(at_us=driver.now_us, request=name, outcome="not_stored"))
+        driver.wait(3 if ttl_us else 6)
+    assert "expired" in str(driver.payloads[-2]), "the last lookup came after the end"
 
 
 def _operate(driver: Driver) -> None:
