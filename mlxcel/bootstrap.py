@@ -102,10 +102,10 @@ def _settle_disk(
 ) -> int:
     """Make the difference between state and disk tier into events; returns how many pieces are missing.
 
-    A tier that can't be opened now says nothing about its pieces: they count as there until it can be asked again.
+    A tier that isn't opened now says nothing about its pieces: they count as there until it can be asked again.
     """
     stored = {blob.key: blob.stored_bytes for blob in cache.state.blobs.values() if blob.disk_state == STORED}
-    inventory = tier.inventory() if tier is not None else (stored if settings.disk_active else {})
+    inventory = tier.inventory() if tier is not None else (stored if settings.disk_kept else {})
     missing = sum(key not in inventory for key in stored)
     if missing and tier is not None:
         log.warning("disk tier: %d pieces that were stored are missing; they are computed again", missing)

@@ -61,7 +61,7 @@ def make_policy(settings: Settings, facts: ModelFacts, config: dict[str, Any], m
         snapshot_capacity_bytes=snapshots,
         snapshot_max_entries=settings.snapshot_max_entries,
         snapshot_ttl_us=int(settings.snapshot_ttl_s * SECOND_US),
-        disk_capacity_bytes=disk_capacity(settings) if settings.disk_active else 0,
+        disk_capacity_bytes=disk_capacity(settings),
         disk_ttl_us=int(settings.disk_ttl_s * SECOND_US),
         write_policy=settings.disk_write_policy if settings.disk_active else "off",
         donate_cancelled=settings.donate_cancelled,

@@ -250,7 +250,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         (flag("--disk-ttl"),), (Env("MLXCEL_DISK_TTL"),),
     )] = 7 * 86400.0
     disk_write_policy: Annotated[str, Option(
-        DISK, "Write in the background, only what memory evicts, or nothing", kinds.choice("behind", "on-evict", "off"),
+        DISK, "Write in the background, only what memory evicts, or nothing (what is there is read)",
+        kinds.choice("behind", "on-evict", "off"),
         (flag("--disk-write-policy"),), (Env("MLXCEL_DISK_WRITE_POLICY"),),
     )] = "behind"
 
@@ -284,5 +285,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def disk_active(self) -> bool:
-        """True if anything is to be kept on disk."""
-        return self.cache_active and self.disk_write_policy != "off" and self.disk_capacity_bytes != 0
+        """True if the disk is used. What it holds stays there also while the cache is switched off: see `disk_kept`."""
+        return self.cache_active and self.disk_kept
+
+    @property
+    def disk_kept(self) -> bool:
+        """True unless nothing is to be kept on disk."""
+        return self.disk_capacity_bytes != 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.daemon import Daemon, cached
-from tests.faults.support import ALWAYS, Tiny, ask, ask_cold, prompt, same
+from tests.faults.support import ALWAYS, Filled, Tiny, ask, ask_cold, prompt, same
 
 TOKEN_BYTES = 512  # KV of the tiny llama: 2 layers, 2 heads of 16, keys and values, float32
 
@@ -65,3 +65,22 @@ def test_turns_from_disk(kind: str, tiny: Tiny, tmp_path: Path) -> None:
             ask(daemon, prompt(600 + noise, 700))
             daemon.flush()
         assert daemon.stats()["disk_hits"] > 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "hits"), [(("--no-prompt-cache",), 0), (("--no-cache-prompt",), 0), (("--disk-write-policy", "off"), 8)]
+)
+def test_a_start_without_the_cache_takes_nothing_from_it(
+    flags: tuple[str, ...], hits: int, filled: Filled, tmp_path: Path
+) -> None:
+    """One start with the cache switched off, or with writing switched off, leaves what is stored to the starts after it."""
+    data = filled.copy(tmp_path / "data")
+    with Daemon(filled.model, data, *ALWAYS, *flags) as daemon:
+        assert filled.hits_and_rightness(daemon) == hits
+        ask(daemon, prompt(999, 300))
+        assert daemon.http.post("/admin/check").json() == {"broken": []}
+        assert daemon.stats()["disk_fault"] == ""
+        assert daemon.stop() == 0
+    with Daemon(filled.model, data, *ALWAYS) as daemon:
+        assert cached(ask(daemon, prompt(999, 300))) == 0
+        assert filled.hits_and_rightness(daemon) == len(filled.prompts)

@@ -20,10 +20,9 @@ def decide_namespace(state: State, c: cmd.OpenNamespace) -> list[ev.Event]:
     """Give a new namespace its number; a known one needs no event."""
     if c.key.digest() in state.by_namespace:
         return []
-    same_name = [n for n in state.namespaces.values() if n.model_id == c.model_id]
     changed: list[str] = []
-    if same_name and all(n.key.model_fingerprint != c.key.model_fingerprint for n in same_name):
-        before = same_name[-1].fingerprint_parts
+    before = _before_change(state, c)
+    if before is not None:
         names = sorted(set(before) | set(c.fingerprint_parts))
         changed = [name for name in names if before.get(name) != c.fingerprint_parts.get(name)]
     opened = ev.NamespaceOpened(
@@ -31,6 +30,20 @@ def decide_namespace(state: State, c: cmd.OpenNamespace) -> list[ev.Event]:
         changed,
     )  # fmt: skip
     return [opened]
+
+
+def _before_change(state: State, c: cmd.OpenNamespace) -> dict[str, str] | None:
+    """Return what the latest model of this name was made of, None where there is none or this very one was known.
+
+    Newest first: where many tenants share a model the first look is the last.
+    """
+    latest = None
+    for namespace in reversed(state.namespaces.values()):
+        if namespace.model_id == c.model_id:
+            if namespace.key.model_fingerprint == c.key.model_fingerprint:
+                return None
+            latest = latest or namespace
+    return latest.fingerprint_parts if latest is not None else None
 
 
 def decide_cold(state: State, c: cmd.ServeCold) -> list[ev.Event]:
