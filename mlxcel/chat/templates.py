@@ -27,6 +27,9 @@ class TemplateMissing(Exception):
     """The model directory has no chat template."""
 
 
+_TRIPS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError, ArithmeticError)
+
+
 class _GenerationTag(Extension):
     """`{% generation %}` marks what an assistant wrote, for training masks; here only its content counts."""
 
@@ -87,7 +90,7 @@ class ChatTemplate:
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError, OverflowError) as fault:
+        except _TRIPS as fault:
             # A template is a program of the model's author: whatever it trips over is about these messages.
             raise TemplateRefused(str(fault) or type(fault).__name__) from fault
 
@@ -126,4 +129,4 @@ def read_template(directory: Path, with_tools: bool = False) -> str:
             for wanted in ("tool_use", "default") if with_tools else ("default", "tool_use"):
                 if wanted in named:
                     return str(named[wanted])
-    raise TemplateMissing(f"{directory} has no chat template; use /v1/completions or give one with --chat-template")
+    raise TemplateMissing(f"{directory} has no chat template (chat_template.jinja); use /v1/completions or add one")

@@ -88,7 +88,7 @@ async def _prepare(
     arrived_s = time.monotonic()
     fields = _shared_fields(body)
     params = context.test_tokens(request, sampling(fields, facts, context.settings, -1))
-    stops = stop_strings(fields, context.settings.max_stop_strings)
+    stops = stop_strings(fields, context.settings.max_stop_strings, "stop_sequences")
     talk, chat = await asyncio.to_thread(_render, body, runtime)
     options = cache_options(fields)
     if options.ttl_s is None and talk.ttl_s is not None:

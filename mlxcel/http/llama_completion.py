@@ -26,8 +26,8 @@ from mlxcel.ports import Delta, Finished, GenerateRequest, ModelFacts
 
 def _check(body: NativeCompletionBody) -> None:
     """Refuse what this route can't honour. Raises ApiError."""
-    for name in ("return_progress", "verbose"):
-        if getattr(body, name):
+    for name in ("return_progress", "verbose", "grammar", "json_schema"):
+        if getattr(body, name) not in (None, False, ""):
             raise ApiError("unsupported", f"{name} is not supported.", param=name)
     for name in ("n", "n_cmpl"):
         if getattr(body, name) not in (None, 1):

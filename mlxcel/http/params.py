@@ -67,13 +67,13 @@ def logit_bias(raw: dict[str, Any] | None, vocab_size: int) -> dict[int, float]:
     return biases
 
 
-def stop_strings(body: SamplingFields, limit: int) -> tuple[str, ...]:
+def stop_strings(body: SamplingFields, limit: int, param: str = "stop") -> tuple[str, ...]:
     """Return the stop strings. Raises ApiError for an empty one or too many."""
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if len(stops) > limit:
-        raise ApiError("invalid_request", f"stop takes at most {limit} strings, got {len(stops)}.", param="stop")
+        raise ApiError("invalid_request", f"{param} takes at most {limit} strings, got {len(stops)}.", param=param)
     if any(not stop for stop in stops):
-        raise ApiError("invalid_request", "stop may not hold an empty string.", param="stop")
+        raise ApiError("invalid_request", f"{param} may not hold an empty string.", param=param)
     return tuple(stops)
 
 

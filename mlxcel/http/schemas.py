@@ -131,6 +131,8 @@ class NativeCompletionBody(CacheFields, kw_only=True):
     return_tokens: bool | None = None
     return_progress: bool | None = None
     verbose: bool | None = None
+    grammar: Any = None
+    json_schema: Any = None
     user: str | None = None
     extra_body: CacheFields | None = None
 

@@ -1,5 +1,6 @@
 """An operator's questions and commands. Engine thread only; each command is a record that names the caller."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,8 +15,10 @@ from mlxcel.core.tokens import count
 from mlxcel.ports import CacheScope, Engine, Restorer
 from mlxcel.service import entries as view
 from mlxcel.service.arrival import Arrival
-from mlxcel.service.cache import CacheService
+from mlxcel.service.cache import CacheService, CacheSuspended
 from mlxcel.service.scope import namespace_key
+
+log = logging.getLogger("mlxcel.cache")
 
 KEPT_RECORDS = 4096
 MOST_ENTRIES = 500
@@ -185,10 +188,21 @@ class Operator:
             self._end_errand(request, {}, OSError("there is no disk tier"))
             return {"done": False, "refused": [{"reason": "no_disk"}]}
         keys = [self.cache.state.blobs[blob].key for blob in started.restore]
+
+        def guarded(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except (AssertionError, CacheSuspended):
+                raise
+            except Exception as fault:  # memory may be refused; that costs the errand, not the daemon
+                log.warning("entry %d is not promoted: %s: %s", entry, type(fault).__name__, fault)
+                arrival.cancel()
+                self._end_errand(request, {}, fault)
+
         arrival = Arrival(
             self.engine,
             started.restore,
-            partial(self._post, "chore"),
+            lambda step: self._post("chore", partial(guarded, step)),
             lambda arrival, fault, _: self._end_errand(request, arrival.pieces, fault),
         )
         arrival.start(self.restorer, keys)

@@ -68,7 +68,13 @@ def test_a_date_in_the_template_comes_from_the_clock_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ raise_exception('no systems here') }}", "{{ messages[9].content.x }}", "{{ ''.__class__.mro() }}"]
+    "source",
+    [
+        "{{ raise_exception('no systems here') }}",
+        "{{ messages[9].content.x }}",
+        "{{ ''.__class__.mro() }}",
+        "{{ 1 // 0 }}",
+    ],
 )
 def test_what_a_template_trips_over_is_a_refusal(source: str) -> None:
     """A template's own refusal, an undefined value and a sandbox violation are refusals, not crashes."""

@@ -42,6 +42,14 @@ def test_an_answer_has_text_and_an_end(daemon: Forcing) -> None:
     assert ask(daemon, "hello world", max_tokens=2).stop_reason == "max_tokens"
 
 
+def test_an_empty_stop_sequence_is_refused_by_its_name(daemon: Forcing) -> None:
+    """The refusal names the field as this API calls it."""
+    body = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}], "stop_sequences": [""]}
+    answer = daemon.http.post("/v1/messages", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("stop_sequences: ")
+
+
 def test_stop_sequences_are_named(daemon: Forcing) -> None:
     """The answer ends before the sequence, and the reply says which it was."""
     answer = ask(daemon, "one two three", stop_sequences=["thr", "zzz"])
