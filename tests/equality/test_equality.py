@@ -16,7 +16,7 @@ BOUND = 1e-4  # of raw logits, whose spread is about 1.5; float32
 # Where KV is rounded to 8 bits, a difference in a value's last bit can move it by a whole step of 1/255 of its range.
 ROUNDED_BOUND = 0.02
 FEW = 12
-# Sequences of the long run, some 20 minutes in all; families whose passes cost less play more.
+# Sequences of the long run, half an hour in all on a busy pair of cores; families whose passes cost less play more.
 MANY = {"llama": 1000, "gemma3": 600, "mamba2": 700, "qwen3_next": 500, "deepseek": 800, "llama-q8": 700}
 
 
