@@ -1,6 +1,8 @@
 """Captured states: kept at planned positions, superseded along a session's chain, limited in number and bytes."""
 
+from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
+from mlxcel.core.state import QUEUED
 from tests.core.world import World, brief
 
 
@@ -103,3 +105,20 @@ def test_a_known_state_is_not_kept_twice() -> None:
     before = dict(world.state.memory_bytes)
     assert not [e for e in world.capture("b", 10) if isinstance(e, ev.SnapshotTaken)]
     assert world.state.memory_bytes == before
+
+
+def test_nothing_leans_on_a_state_that_waits_to_be_written() -> None:
+    """The same state again, while the kept one is out of memory and on its way to disk: refused, and a failed write breaks
+    nothing."""
+    world = World("snapshot", snapshot_capacity_bytes=100, write_policy="on-evict")
+    world.store(range(10), state_nbytes=100)
+    world.store(range(100, 110), session="other", state_nbytes=100)
+    waiting = next(b for b in world.state.blobs.values() if b.snapshot and b.disk_state == QUEUED)
+    world.adopt(range(10), "again")
+    (refused,) = world.donate("again", state_nbytes=100)
+    assert isinstance(refused, ev.ReuseRefused)
+    assert (refused.reason, refused.detail) == ("oversized", "the same state waits to be written to disk")
+    world.adopt(range(10), "running")
+    assert brief(world.capture("running", 10))[0][0] == "refused"
+    world.do(cmd.RecordSpills(at_us=world.at_us, results=[cmd.SpillResult(waiting.id, 0, "disk full")]))
+    assert waiting.id not in world.state.blobs

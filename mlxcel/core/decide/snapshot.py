@@ -47,6 +47,8 @@ def keep_snapshot(
     aligned = length // namespace.block_size * namespace.block_size if namespace.kv_bytes_per_token else 0
     tail = cut(tokens, aligned, length)
     known = _known_snapshot(state, namespace, tokens, aligned, tail)
+    if known and not state.readable(state.nodes[known].blob):  # nothing may lean on bytes that can still fail
+        return 0, [_refused(request, RefusalReason.OVERSIZED, length, "the same state waits to be written to disk")]
     plan = EvictionPlan(state, [known])
     older = [] if known else _superseded(state, request, tokens, length, origin, c.awaited)
     rewritten = [] if known or origin != "completion" else _rewritten(state, request, tokens, length, older, c.awaited)
