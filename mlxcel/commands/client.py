@@ -1,5 +1,6 @@
 """A small HTTP client of a running daemon, from the standard library: a command needs no more than a few JSON calls."""
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -9,7 +10,7 @@ from typing import Any
 
 import click
 
-UNREACHABLE_EXIT, REFUSED_EXIT = 3, 1
+UNREACHABLE_EXIT, USAGE_EXIT, REFUSED_EXIT = 3, 2, 1
 TIMEOUT_S = 600.0
 
 
@@ -33,24 +34,32 @@ class Asker:
     def lines(self, path: str) -> Iterator[str]:
         """Yield the lines of a stream until it ends. Raises SystemExit."""
         with self._open(path, None) as answer:
-            for line in answer:
-                yield line.decode("utf-8", "replace").rstrip("\n")
+            try:
+                for line in answer:
+                    yield line.decode("utf-8", "replace").rstrip("\n")
+            except (OSError, http.client.HTTPException):
+                raise _stop(f"the daemon at {self._url} has gone", UNREACHABLE_EXIT) from None
 
     def _json(self, path: str, body: bytes | None) -> Any:
-        with self._open(path, body) as answer:
-            return json.loads(answer.read())
+        try:
+            with self._open(path, body) as answer:
+                return json.loads(answer.read())
+        except (ValueError, OSError, http.client.HTTPException):
+            raise _stop(f"what answers at {self._url} is no mlxcel, or has gone; see --url", UNREACHABLE_EXIT) from None
 
     def _open(self, path: str, body: bytes | None) -> Any:
-        request = urllib.request.Request(self._url + path, data=body, headers=self._headers)
         try:
+            request = urllib.request.Request(self._url + path, data=body, headers=self._headers)
             return self._opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as fault:
             raise _stop(_message(fault), REFUSED_EXIT) from None
-        except (urllib.error.URLError, OSError) as fault:
-            reason = getattr(fault, "reason", fault)
+        except (OSError, http.client.HTTPException) as fault:  # a URLError is an OSError
+            reason = " ".join(str(getattr(fault, "reason", fault)).split())
             raise _stop(
                 f"no daemon answers at {self._url} ({reason}); start one or give --url", UNREACHABLE_EXIT
             ) from None
+        except ValueError as fault:  # not a URL, or a key that can't stand in a header
+            raise _stop(f"--url or --key can't be used: {fault}", USAGE_EXIT) from None
 
 
 def _message(fault: urllib.error.HTTPError) -> str:

@@ -2,13 +2,17 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mlxcel.cli import main
 from tests.e2e.daemon import ROOT, Daemon, environment
 from tests.e2e.test_road import prompt
 from tests.tinymodels import write_tiny_model
@@ -102,3 +106,34 @@ def test_a_command_without_a_daemon_says_so(place: tuple[Daemon, Path]) -> None:
     """Commands against an address where nothing listens end with 3 and a sentence."""
     done = run("mlxcel cache stats --url http://127.0.0.1:9", place)
     assert (done.returncode, "no daemon answers" in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "flags", [("--url", "bogus"), ("--url", "http://[::1"), ("--url", "http://a b"), ("--key", "가")]
+)
+def test_what_is_no_address_or_key_is_told_in_a_sentence(flags: tuple[str, str]) -> None:
+    """An address or a key that can't be used ends a command with a sentence, not with a traceback."""
+    done = CliRunner().invoke(main, ["cache", "ls", *flags])
+    assert done.exit_code in (2, 3)
+    assert isinstance(done.exception, SystemExit)
+    assert done.stderr.startswith("mlxcel: ")
+
+
+@pytest.mark.parametrize(
+    "said", [b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"HTTP/1.1 2"]
+)
+def test_what_answers_otherwise_is_told_in_a_sentence(said: bytes) -> None:
+    """A port where something else listens ends a command with 3 and one line."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as client:
+                client.recv(4096)
+                client.sendall(said)
+
+        other = threading.Thread(target=answer)
+        other.start()
+        done = CliRunner().invoke(main, ["cache", "ls", "--url", f"http://127.0.0.1:{server.getsockname()[1]}"])
+        other.join(10)
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
+    assert isinstance(done.exception, SystemExit)
