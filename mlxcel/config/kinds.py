@@ -1,5 +1,6 @@
 """How the text of a setting becomes a value, and what to say when it doesn't."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ _BYTE_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _SECOND_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_BYTES = 1 << 62
 MAX_ROWS = 256
+_NAME_BYTES = 255  # of one file or directory, on every file system of ours
 
 
 def _boolean(text: str) -> bool:
@@ -175,7 +177,13 @@ def _rows_or_auto(text: str) -> int | msgspec.UnsetType:
 
 
 def _path(text: str) -> Path:
-    return Path(_text(text)).expanduser()
+    try:
+        path = Path(_text(text)).expanduser()
+    except RuntimeError as fault:  # ~somebody, who is not known here
+        raise BadValue(text) from fault
+    if any(len(os.fsencode(part)) > _NAME_BYTES for part in path.parts):
+        raise BadValue(text)
+    return path
 
 
 UNLIMITED_BYTES = _MAX_BYTES
@@ -184,7 +192,7 @@ BYTES = Kind("BYTES", "a number of bytes, plain or with K, M, G or T (powers of 
 SECONDS = Kind("SECONDS", "a number of seconds, plain or with s, m, h or d", _seconds)
 PERIOD = Kind("SECONDS", "a number of seconds above 0, plain or with s, m, h or d", _seconds_above_zero)
 TEXT = Kind("TEXT", "a text that isn't empty", _text)
-PATH = Kind("PATH", "a path", _path)
+PATH = Kind("PATH", "a path of names of at most 255 bytes", _path)
 MEBIBYTES = Kind("MIB", "a whole number of MiB, 0 (no cache) or -1 (no limit)", _mebibytes)
 ONLY_ZERO = Kind("N", "0 only (reuse by shifting the context isn't offered; prefix reuse needs no flag)", _zero)
 REUSE_SWITCH = Kind("BOOL", "true or false (also 1/0, yes/no, on/off), or a whole number of at least 0", _reuse_switch)

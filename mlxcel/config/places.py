@@ -11,9 +11,9 @@ def faults(loaded: Loaded) -> list[str]:
     settings, found = loaded.settings, []
     for path in settings.pin_prefix:
         if not os.access(path, os.R_OK) or not path.is_file():
-            why = "there is no such file" if not path.exists() else "it is not a file that can be read"
+            why = "there is no such file" if not os.path.exists(path) else "it is not a file that can be read"
             found.append(f"{loaded.origins['pin_prefix']}: {str(path)!r} is not accepted: {why}")
-    if settings.lora and not adapter_path(settings.lora).exists():
+    if settings.lora and not os.path.exists(adapter_path(settings.lora)):
         found.append(f"{loaded.origins['lora']}: {settings.lora!r} is not accepted: there is no such directory")
     return found
 
@@ -29,8 +29,11 @@ def adapter_path(text: str) -> Path:
 
 
 def directory_fault(directory: Path) -> str:
-    """Return what is wrong where a file stands in the place of `directory` or of one above it, else ""."""
+    """Return what is wrong where a file, or a link that leads nowhere, stands in the place of `directory` or of one above
+    it, else "". A path that the system refuses (too long, a loop) counts as not there."""
     at = directory
-    while not at.exists() and at != at.parent:
+    while not os.path.lexists(at) and at != at.parent:
         at = at.parent
-    return f"{at} is a file, not a directory; choose another --data-dir" if at.exists() and not at.is_dir() else ""
+    if os.path.islink(at) and not os.path.exists(at):
+        return f"{at} is a link that leads nowhere; choose another --data-dir"
+    return "" if os.path.isdir(at) else f"{at} is a file, not a directory; choose another --data-dir"

@@ -90,9 +90,10 @@ def resolve(model: str | None, data_dir: Path) -> str:
             raise ModelMissing(directory_fault(data_dir) or _how_to_fetch(data_dir))
         return str(target)
     inside = models_dir(data_dir) / model
-    if Path(model).name == model and not Path(model).exists() and read_receipt(inside) is not None:
+    a_name = Path(model).name == model and len(os.fsencode(model)) < 256
+    if a_name and not os.path.exists(model) and read_receipt(inside) is not None:
         return str(inside)
-    if model.startswith(("/", ".", "~")) and not Path(model).exists():  # no name on the hub begins so
+    if model.startswith(("/", ".", "~")) and not os.path.exists(model):  # no name on the hub begins so
         raise ModelMissing(f"-m {model}: no such directory")
     return model
 
@@ -106,7 +107,11 @@ def read_receipt(directory: Path) -> Receipt | None:
     """Return the receipt of a finished conversion, None if there is none that can be read."""
     try:
         return msgspec.json.decode((directory / RECEIPT).read_bytes(), type=Receipt)
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+    except OSError as fault:
+        if fault.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
+        return None
+    except msgspec.DecodeError:
         return None
 
 

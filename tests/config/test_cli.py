@@ -173,3 +173,22 @@ def test_doctor_tells_a_file_from_a_model(tmp_path: Path) -> None:
     judged = run("doctor", "--data-dir", str(tmp_path), "-m", str(file))
     assert judged.returncode == 1
     assert f"{file} is a file; an mlx-lm model is a directory" in judged.stdout
+
+
+@pytest.mark.parametrize("place", ["x" * 300, "~nobodyhere/x"])
+@pytest.mark.parametrize("command", ["serve", "doctor", "config"])
+def test_a_path_that_no_system_takes_is_a_bad_setting(tmp_path: Path, command: str, place: str) -> None:
+    """A name that is too long, or somebody's home that isn't there, is refused as a setting with code 2."""
+    done = run(command, "--data-dir", place if place.startswith("~") else str(tmp_path / place))
+    assert done.returncode == 2
+    assert done.stderr.startswith("mlxcel: --data-dir: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_data_directory_that_is_a_link_to_nowhere_is_told(tmp_path: Path) -> None:
+    """A link that leads nowhere, or to itself, is named as what it is."""
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("dangling", "loop", "dangling/below"):
+        done = run("serve", "--no-fast-blas", "--data-dir", str(tmp_path / name))
+        assert (done.returncode, "is a link that leads nowhere" in done.stderr) == (3, True), done.stderr
