@@ -152,6 +152,9 @@ def test_flips_in_the_tree_never_give_wrong_bytes(flips: int, tmp_path: Path) ->
     print(figures)
 
 
+FOUND = ("could not be read back", "a check found damage")
+
+
 def places(data: Path) -> dict[str, tuple[list[int], int]]:
     """Return key (hex) -> offsets in the store's file and length of every stored piece. Freed pages may hold older copies."""
     raw = (data / "kv" / DATA_FILE).read_bytes()
@@ -214,12 +217,13 @@ def test_flips_that_requests_read_change_no_answer(flips: int, tiny: Tiny, tmp_p
             for ids, answer in zip(prompts, cold, strict=True):
                 assert same(ask(daemon, ids), answer)
             read += len(keys)
-            lines = [line for line in said(daemon)[seen:].splitlines() if "could not be read back" in line]
+            # In a long run the scheduled check meets some of them first.
+            lines = [line for line in said(daemon)[seen:].splitlines() if any(words in line for words in FOUND)]
             named += sum(any(key[:16] in line for line in lines) for key in keys)
-            assert len(lines) == len(keys) == count
-            assert daemon.stats()["restore_failures"] == read
+            assert named == read
         daemon.flush()
         assert all(cached(ask(daemon, ids)) >= len(ids) - 32 for ids in prompts)
-        assert daemon.stats()["restore_failures"] == read == named == flips
+        stats = daemon.stats()
+        assert stats["restore_failures"] + stats["disk_damage_found"] >= read == named == flips
         print(f"{read} flips read, {named} named, no answer differs")
         assert daemon.stop() == 0
