@@ -37,7 +37,7 @@ class EngineLoop:
         self._now_s = service.now_s
         self._jobs: OrderedDict[str, Job] = OrderedDict()  # by request id, in order of arrival
         self._stop_at_s: float | None = None
-        self._paced = False
+        self._paced = self._full = False  # full: who waits can only start once something has ended
         self._after_running: list[Any] = []
         self.warmup: WarmUp | None = None
         reuse.chunk_tokens = service.limits.chunk_tokens
@@ -79,7 +79,8 @@ class EngineLoop:
         return self.engine.live_bytes() + on_the_way * self.engine.facts.kv_bytes_per_token + queued
 
     def _busy(self) -> bool:
-        return any(job.phase != "restoring" for job in self._jobs.values())
+        idle = ("restoring", "waiting") if self._full else ("restoring",)
+        return any(job.phase not in idle for job in self._jobs.values())
 
     def _runs(self) -> bool:
         return any(job.phase in RUNNING for job in self._jobs.values())
@@ -163,6 +164,7 @@ class EngineLoop:
         now_s = self._now_s()
         waiting = [Waiting(job.id, now_s - job.submitted_s) for job in self._jobs.values() if job.phase == "waiting"]
         chosen = next_waiting(waiting, self._would_adopt, lambda name: self._fits(self._jobs[name]))
+        self._full = chosen is None
         if chosen is not None:
             job = self._jobs[chosen]
             job.prefill_started_s = now_s
@@ -283,6 +285,7 @@ class EngineLoop:
         self.reuse.end(job, outcome, message[:200])
 
     def _forget(self, job: Job) -> None:
+        self._full = False
         if self._jobs.pop(job.id, None) is not None:
             self.service.ended()
 
