@@ -40,6 +40,12 @@ class NamespaceOpened(Event, frozen=True, tag="namespace_opened.1"):
     changed: list[str]
 
 
+class NamespaceClosed(Event, frozen=True, tag="namespace_closed.1"):
+    """A namespace that holds nothing any more was forgotten; should it be needed again, it gets a new number."""
+
+    namespace: int
+
+
 class RequestArrived(Event, frozen=True, tag="request_arrived.1"):
     """A request and its prompt tokens are known. (The log keeps the tokens in the command only.)"""
 
@@ -244,6 +250,7 @@ class PrefixRestored(Event, frozen=True, tag="prefix_restored.1"):
 AnyEvent = (
     PolicyAdopted
     | NamespaceOpened
+    | NamespaceClosed
     | RequestArrived
     | PrefixAdopted
     | PrefixMissed

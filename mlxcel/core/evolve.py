@@ -41,6 +41,15 @@ def _namespace_opened(state: State, e: ev.NamespaceOpened) -> None:
     state.next_namespace, state.next_node = e.namespace + 1, e.root + 1
 
 
+def _namespace_closed(state: State, e: ev.NamespaceClosed) -> None:
+    gone = state.namespaces.pop(e.namespace)
+    del state.nodes[gone.root], state.by_namespace[gone.digest]
+    relatives = gone.key.relatives(gone.fingerprint_parts)
+    state.related[relatives].remove(gone.id)
+    if not state.related[relatives]:
+        del state.related[relatives]
+
+
 def _request_arrived(state: State, e: ev.RequestArrived) -> None:
     before = state.requests.get(e.request)
     if before is not None:
@@ -192,6 +201,7 @@ def _request_ended(state: State, e: ev.RequestEnded) -> None:
 _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.PolicyAdopted: _policy_adopted,
     ev.NamespaceOpened: _namespace_opened,
+    ev.NamespaceClosed: _namespace_closed,
     ev.RequestArrived: _request_arrived,
     ev.PrefixAdopted: _prefix_adopted,
     ev.PrefixMissed: _prefix_missed,

@@ -18,9 +18,12 @@ def broken_invariants(state: State) -> list[str]:
 
 
 def _tree(state: State) -> list[str]:
-    found = []
+    roots = {namespace.root for namespace in state.namespaces.values()}
+    found = [f"namespace root {root} is gone" for root in roots if root not in state.nodes]
     for node in state.nodes.values():
         if not node.parent:
+            if node.id not in roots:
+                found.append(f"node {node.id} is the root of no namespace")
             continue
         parent = state.nodes.get(node.parent)
         if parent is None:

@@ -81,13 +81,13 @@ def gather(history: Iterable[Moment], last: int = 0) -> Told:
             one = Asked(command.request, command.at_us, command.namespace, command.template_sig, command.session_key,
                         command.tokens)  # fmt: skip
             running[command.request] = one
+            told.namespaces[command.namespace] = state.namespaces[command.namespace].key
             told.asked.append(one)
         elif isinstance(command, cmd.DonatePrefix) and command.request in running:
             running[command.request].answer = command.generated
         _note(told, running, moment.record.events)
     if state is not None:
         told.policy = state.policy
-        told.namespaces = {n.id: n.key for n in state.namespaces.values()}
     if last and len(told.asked) > last:
         told.left_out = len(told.asked) - last
         told.asked = told.asked[-last:]

@@ -44,6 +44,8 @@ def _words(event: ev.Event) -> str:
         case ev.NamespaceOpened():
             changed = f", {', '.join(event.changed)} changed" if event.changed else ""
             return f"namespace {event.namespace} for {event.model_id} ({event.reuse}{changed})"
+        case ev.NamespaceClosed():
+            return f"namespace {event.namespace} forgotten: it held nothing"
         case ev.PrefixAdopted():
             return f"hit: {event.length} tokens from {event.source}"
         case ev.PrefixMissed():

@@ -57,6 +57,9 @@ def record(driver: Driver) -> None:
     driver.run(cmd.ResetCache(at_us=driver.now_us, caller="operator"))
     driver.serve("anew", system + words(50), words(9))
     _end_at_lookup(driver, words(120))
+    driver.open("model", media=blake3(b"seen once").digest())
+    driver.open("model", media=blake3(b"seen last").digest())
+    driver.run(cmd.SweepExpired(at_us=driver.now_us, limit=8))
     driver.arrive("running", system + words(80))
 
 

@@ -192,3 +192,20 @@ def test_background_look_ups_do_not_count() -> None:
     run = redrive_log(recorded, capacity_bytes=1 << 20)
     assert [s.request for s in run.served] == ["first"]
     assert "errand" in run.state.requests
+
+
+def test_namespaces_that_the_recorded_cache_forgot() -> None:
+    """Under other settings a prefix of a namespace that went and came back may still be there; and one that stayed may go."""
+    lives_on = Driver(policy(capacity_bytes=1 << 20, ttl_us=0))
+    short = Driver(policy(capacity_bytes=1 << 20, ttl_us=5_000_000))
+    for driver in (lives_on, short):
+        for turn in range(3):
+            for salt in ("a", "b", "c"):
+                space = driver.open(salt, model="tiny")
+                driver.serve(f"{salt}{turn}", list(range(200)), session=salt, namespace=space)
+            driver.wait(10)
+            for _ in range(2):  # what a sweep empties the next one forgets
+                driver.run(cmd.SweepExpired(at_us=driver.now_us, limit=100))
+    assert short.state.next_namespace > lives_on.state.next_namespace
+    assert [s.tokens > 0 for s in redrive_log(short, ttl_us=0).served] == [False] * 3 + [True] * 6
+    assert not any(s.tokens for s in redrive_log(lives_on, ttl_us=5_000_000).served)

@@ -39,7 +39,6 @@ class Driver:
         self.live: dict[str, Live] = {}
         self.arrived = 0
         self.sequences = [self._ids(60) for _ in range(4)]
-        self.namespaces: list[tuple[int, str]] = []
 
     def _ids(self, length: int) -> list[int]:
         return [self.rng.randrange(VOCABULARY) for _ in range(length)]
@@ -57,7 +56,7 @@ class Driver:
         return events
 
     def open(self) -> None:
-        """Adopt random settings and open one namespace of each kind."""
+        """Adopt random settings."""
         rng = self.rng
         policy = Policy(
             capacity_bytes=rng.choice([64, 200, 1000]) * 10,
@@ -78,13 +77,16 @@ class Driver:
             memory_cap_bytes=rng.choice([0, 0, 900]),
         )
         self.do(cmd.AdoptPolicy(at_us=0, policy=policy))
-        for at, (bytes_per_token, reuse) in enumerate([(10, "prefix"), (10, "snapshot"), (0, "snapshot")]):
-            key = NamespaceKey(str(at), block_size=4)
-            opened = self.do(
-                cmd.OpenNamespace(at_us=0, key=key, model_id="m", kv_bytes_per_token=bytes_per_token, reuse=reuse)
-            )[0]
-            assert isinstance(opened, ev.NamespaceOpened)
-            self.namespaces.append((opened.namespace, reuse))
+
+    def namespace(self) -> tuple[int, str]:
+        """Return a namespace of one of three kinds and how it is reused; opened if need be."""
+        at = self.rng.randrange(3)
+        bytes_per_token, reuse = ((10, "prefix"), (10, "snapshot"), (0, "snapshot"))[at]
+        key = NamespaceKey(str(at), block_size=4)
+        self.do(
+            cmd.OpenNamespace(at_us=self.at_us, key=key, model_id="m", kv_bytes_per_token=bytes_per_token, reuse=reuse)
+        )
+        return self.state.by_namespace[key.digest()], reuse
 
     def run(self, steps: int) -> None:
         """Play `steps` random commands, then verify the log against a state built from nothing."""
@@ -106,7 +108,7 @@ class Driver:
     def adopt(self) -> None:
         """A request arrives whose prompt follows one of few sequences for a while; its restore ends well, badly or not yet."""
         rng = self.rng
-        namespace, reuse = rng.choice(self.namespaces)
+        namespace, reuse = self.namespace()
         tokens = rng.choice(self.sequences)[: rng.randrange(1, 50)] + self._ids(rng.choice([0, 0, 3, 10]))
         self.arrived += 1
         request = f"r{self.arrived}"

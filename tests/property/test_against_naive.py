@@ -69,9 +69,19 @@ class Pair:
             ranking="entry-lru" if by_entries else "leaf-lru", apc_enabled=not whole_only,
         )  # fmt: skip
         self.do(cmd.AdoptPolicy(at_us=0, policy=policy))
-        for salt in range(2):
-            key = NamespaceKey("m", tenant_salt=str(salt), block_size=BLOCK)
-            self.do(cmd.OpenNamespace(at_us=0, key=key, model_id="m", kv_bytes_per_token=TOKEN_BYTES, reuse="prefix"))
+
+    def namespace(self, salt: int) -> int:
+        """Return the number of a salt's namespace, opened if need be."""
+        key = NamespaceKey("m", tenant_salt=str(salt), block_size=BLOCK)
+        command = cmd.OpenNamespace(
+            at_us=self.at_us, key=key, model_id="m", kv_bytes_per_token=TOKEN_BYTES, reuse="prefix"
+        )
+        self.do(command)
+        return self.state.by_namespace[key.digest()]
+
+    def salt(self, namespace: int) -> int:
+        """Return whose a namespace is."""
+        return int(self.state.namespaces[namespace].key.tenant_salt)
 
     def do(self, command: cmd.Command) -> tuple[list[ev.Event], list[Any]]:
         """Decide and apply; returns the events and what left the cache, in the naive model's words."""
@@ -81,7 +91,7 @@ class Pair:
             if isinstance(event, ev.EntryEvicted):
                 left.append(("entry", event.entry))
             elif isinstance(event, ev.PieceEvicted):
-                salt = self.state.nodes[event.node].namespace - 1
+                salt = self.salt(self.state.nodes[event.node].namespace)
                 left.append(("piece", (salt, tuple(to_ids(self.state.path_tokens(event.node))))))
         apply(self.state, command.at_us, events)
         return events, left
@@ -107,7 +117,7 @@ class Pair:
         name, salt = f"r{self.asked}", salt % 2
         events, _ = self.do(
             cmd.AdoptPrefix(
-                at_us=self.at_us, request=name, namespace=salt + 1, template_sig="t", session_key=str(session),
+                at_us=self.at_us, request=name, namespace=self.namespace(salt), template_sig="t", session_key=str(session),
                 tokens=from_ids(tokens), ttl_us=ttl,
             )
         )  # fmt: skip
@@ -162,11 +172,11 @@ class Pair:
         state, naive = self.state, self.naive
         assert state.memory_bytes[False] == naive.size()
         ours = [
-            (state.entries[e].namespace - 1, e, state.entries[e].length, state.entries[e].last_used_us)
+            (self.salt(state.entries[e].namespace), e, state.entries[e].length, state.entries[e].last_used_us)
             for e in state.resident
         ]
         assert ours == [(e["salt"], e["number"], len(e["kept"]), e["used"]) for e in naive.entries]
-        order = [(n.namespace - 1, tuple(to_ids(state.path_tokens(n.id)))) for n in self._resident()]
+        order = [(self.salt(n.namespace), tuple(to_ids(state.path_tokens(n.id)))) for n in self._resident()]
         assert order == naive.blocks
         counted = [state.counters.get(name, 0) for name in ("hits", "misses", "prefix_tokens_reused")]
         assert counted == [naive.hits, naive.misses, naive.reused]

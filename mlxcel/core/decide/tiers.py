@@ -103,9 +103,27 @@ def decide_sweep(state: State, c: cmd.SweepExpired) -> list[ev.Event]:
     ):
         if ttl_us:
             _expire(state, plan, tier, state.lru[tier, snapshot], c.at_us - ttl_us, c)
-    if not plan.events:
+    closed = _bare_namespaces(state, max(0, c.limit - plan.victims))
+    victims = plan.victims + len(closed)
+    if not victims:
         return []
-    return [*plan.events, ev.SweepDone(plan.victims, plan.victims >= c.limit)]
+    return [*plan.events, *closed, ev.SweepDone(victims, victims >= c.limit)]
+
+
+def _bare_namespaces(state: State, limit: int) -> list[ev.Event]:
+    """Return endings of namespaces that held nothing before this sweep and that nobody uses: salts come and go.
+
+    The newest of each model stays, since it tells what that model was made of.
+    """
+    in_use = {request.namespace for request in state.requests.values()}
+    models: set[str] = set()
+    closed: list[ev.Event] = []
+    for namespace in reversed(state.namespaces.values()):
+        newest, root = namespace.model_id not in models, state.nodes[namespace.root]
+        models.add(namespace.model_id)
+        if not (newest or namespace.id in in_use or root.children or root.snapshots) and len(closed) < limit:
+            closed.append(ev.NamespaceClosed(namespace.id))
+    return closed
 
 
 def _expire_entries(state: State, plan: EvictionPlan, c: cmd.SweepExpired) -> None:

@@ -75,7 +75,9 @@ class Redrive:
             self._run(cmd.AdoptPolicy(at_us=state.now_us, policy=change(state.policy)))
 
     def _run(self, command: cmd.Command) -> list[ev.Event]:
-        events = decide(self.state, command)
+        events = [
+            e for e in decide(self.state, command) if not isinstance(e, ev.NamespaceClosed)
+        ]  # the log still names it
         apply(self.state, command.at_us, events)
         _count_evictions(self.decided, events)
         self._queue += [
