@@ -32,7 +32,9 @@ class Boundaries(msgspec.Struct, frozen=True):
 
     def positions(self, prompt_tokens: int) -> tuple[int, ...]:
         """Return the distinct positions strictly inside the prompt, ascending."""
-        return tuple(sorted({at for at in (self.system, self.history, self.turn, *self.marked) if 0 < at < prompt_tokens}))
+        return tuple(
+            sorted({at for at in (self.system, self.history, self.turn, *self.marked) if 0 < at < prompt_tokens})
+        )
 
     def shared(self) -> tuple[int, ...]:
         """Return the positions that end what many sessions have in common: system prompt, tools and the client's marks."""

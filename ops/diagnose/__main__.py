@@ -21,7 +21,9 @@ EXIT_CODES = "Exit codes: 0 nothing found; 1 something found, or the log is dama
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory, for the text around a divergence.")
 @click.option("--instances", type=click.IntRange(1, 10_000), default=1, help="Machines that share this traffic.")
-@click.option("--last", type=click.IntRange(0), default=5_000, show_default=True, help="Look at the last requests only; 0: all.")
+@click.option(
+    "--last", type=click.IntRange(0), default=5_000, show_default=True, help="Look at the last requests only; 0: all."
+)
 @json_flag
 @guarded
 def diagnose(source: Path, model: Path | None, instances: int, last: int, as_json: bool) -> int:

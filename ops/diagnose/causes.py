@@ -52,7 +52,11 @@ class _Judge:
         if not meeting.edited:
             if self._answer_rewritten(pair):
                 return "history_rewritten"
-            if 0 < meeting.prefix < self.told.policy.min_prefix_tokens and not ours.reused and meeting.prefix * 4 >= ours.length:
+            if (
+                0 < meeting.prefix < self.told.policy.min_prefix_tokens
+                and not ours.reused
+                and meeting.prefix * 4 >= ours.length
+            ):
                 return "under_min_prefix"
             return "session_keys_change" if self._other_session(pair) else ""
         drifted = ours.template_sig != theirs.template_sig
@@ -161,9 +165,14 @@ def _value_detail(members: list[Pair], told: Told, text_of: TextOf) -> Detail:
     values = len({_value(pair) for pair in members})
     kind = "a value"
     if text_of is not None:
-        wide = [cut(p.ours.tokens, max(0, p.meeting.prefix - 6), p.meeting.prefix + p.meeting.ours + 4) for p in members]
+        wide = [
+            cut(p.ours.tokens, max(0, p.meeting.prefix - 6), p.meeting.prefix + p.meeting.ours + 4) for p in members
+        ]
         kind = value_kind([text_of(to_ids(w)) for w in wide])
-    return f"{kind} at about token {at}, {values} different in {len(members)} requests", {"position": at, "values": values}
+    return f"{kind} at about token {at}, {values} different in {len(members)} requests", {
+        "position": at,
+        "values": values,
+    }
 
 
 def value_kind(texts: list[str]) -> str:
@@ -183,7 +192,9 @@ def _template_detail(members: list[Pair], told: Told, text_of: TextOf) -> Detail
     at = int(median(pair.meeting.prefix for pair in members))
     guess = ""
     if text_of is not None:
-        around = [text_of(to_ids(cut(p.ours.tokens, max(0, p.meeting.prefix - 60), p.meeting.prefix + 60))) for p in members]
+        around = [
+            text_of(to_ids(cut(p.ours.tokens, max(0, p.meeting.prefix - 60), p.meeting.prefix + 60))) for p in members
+        ]
         tools = sum('"function"' in text or '"parameters"' in text or "<tools>" in text for text in around)
         guess = ", in the tool schemas" if tools * 2 > len(members) else ", in the template or its kwargs"
     detail = f"{len(signatures)} template signatures; prompts part at about token {at}{guess}"
@@ -208,7 +219,10 @@ def _namespace_detail(members: list[Pair], told: Told, text_of: TextOf) -> Detai
 def _short_detail(members: list[Pair], told: Told, text_of: TextOf) -> Detail:
     longest = max(pair.meeting.prefix for pair in members)
     limit = told.policy.min_prefix_tokens
-    return f"min_prefix is {limit}, shared prefixes are up to {longest} tokens", {"min_prefix": limit, "longest": longest}
+    return f"min_prefix is {limit}, shared prefixes are up to {longest} tokens", {
+        "min_prefix": limit,
+        "longest": longest,
+    }
 
 
 def _session_detail(members: list[Pair], told: Told, text_of: TextOf) -> Detail:

@@ -85,7 +85,9 @@ def lines(diagnosis: Diagnosis) -> list[str]:
         said.append("nothing found that keeps reuse low")
     for number, one in enumerate(diagnosis.findings, start=1):
         share = one.tokens / max(1, diagnosis.prompt_tokens)
-        said.append(f"{number}. {one.title} [{one.cause}]: {one.tokens} tokens ({share:.1%}) in {one.requests} requests")
+        said.append(
+            f"{number}. {one.title} [{one.cause}]: {one.tokens} tokens ({share:.1%}) in {one.requests} requests"
+        )
         if one.detail:
             said.append(f"   {one.detail}")
         for e in one.evidence[:3]:
@@ -93,7 +95,9 @@ def lines(diagnosis: Diagnosis) -> list[str]:
                 said.append(f"   {e.request}: {e.note}")
             else:
                 texts = f" {e.ours_text!r} against {e.theirs_text!r}" if e.ours_text or e.theirs_text else ""
-                said.append(f"   {e.request} parts from {e.against} at token {e.position}:{texts} {e.ours} / {e.theirs}")
+                said.append(
+                    f"   {e.request} parts from {e.against} at token {e.position}:{texts} {e.ours} / {e.theirs}"
+                )
         said.append(f"   what to do: {one.advice}")
     said.append("conditions under which a prefix cache pays:")
     said += [_condition(condition) for condition in diagnosis.conditions]
@@ -103,7 +107,9 @@ def lines(diagnosis: Diagnosis) -> list[str]:
         f" (quoted p x (1 - 1/N): {s.quoted_bound:.1%})"
         for s in diagnosis.spread
     ]
-    said.append("  the quoted formula grows with N, so it can't be a bound on dilution; a next turn finds its machine with 1/N")
+    said.append(
+        "  the quoted formula grows with N, so it can't be a bound on dilution; a next turn finds its machine with 1/N"
+    )
     if diagnosis.left_out:
         said.append(f"({diagnosis.left_out} earlier requests were left out)")
     return said

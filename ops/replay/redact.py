@@ -76,8 +76,7 @@ class Redactor:
         """Return the command with stand-ins for everything personal."""
         changed: dict[str, Any] = {}
         values = {name: getattr(command, name) for name in command.__struct_fields__}
-        for name, kind in (("request", "request"), ("session_key", "session"), ("caller", "caller"),
-                           ("name", "pin")):
+        for name, kind in (("request", "request"), ("session_key", "session"), ("caller", "caller"), ("name", "pin")):
             if isinstance(values.get(name), str):
                 changed[name] = self.name(values[name], kind)
         for name in ("detail", "error"):

@@ -8,7 +8,9 @@ WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 62, 150, 40, 56
 
 
-def draw(title: str, x_name: str, y_name: str, x_labels: list[str], xs: list[float], lines: dict[str, list[float]]) -> str:
+def draw(
+    title: str, x_name: str, y_name: str, x_labels: list[str], xs: list[float], lines: dict[str, list[float]]
+) -> str:
     """Return an SVG document. `xs` > 0, ascending; each line has a y (0..1, drawn in percent) per x; `bound` lines are dashed."""
     top = max((y for ys in lines.values() for y in ys), default=0.0) or 1.0
     low, high = log2(xs[0]), log2(xs[-1])

@@ -194,4 +194,3 @@ def unbounded_rate(arrivals: Arrivals) -> float:
     """Return the share of prompt blocks that an unbounded cache would have served."""
     hits, asked = unbounded_hits(arrivals.trace.arrivals)
     return hits / asked if asked else 0.0
-

@@ -58,7 +58,7 @@ def test_frames_join_to_the_whole(daemon: Forcing) -> None:
         ({"n_predict": -2}, "n_predict"),
         ({"n": 2}, "n"),
         ({"return_progress": True}, "return_progress"),
-        ({"grammar": "root ::= \"a\""}, "grammar"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
         ({"json_schema": {}}, "json_schema"),
         ({"logit_bias": [[1]]}, "logit_bias"),
         ({"logit_bias": [["a", 1]]}, "logit_bias"),

@@ -53,9 +53,7 @@ class Driver:
             apply(self.state, command.at_us, events)
         return events
 
-    def arrive(
-        self, name: str, ids: list[int], session: str = "s", template: str = "t", namespace: int = 0
-    ) -> int:
+    def arrive(self, name: str, ids: list[int], session: str = "s", template: str = "t", namespace: int = 0) -> int:
         """Look a prompt up, restore and prefill it; returns the tokens adopted."""
         command = cmd.AdoptPrefix(
             at_us=self.now_us, request=name, namespace=namespace or self.namespace, template_sig=template,
@@ -87,9 +85,7 @@ class Driver:
         """All queued writes succeed."""
         queued = [b for b in self.state.blobs.values() if b.disk_state == QUEUED]
         if queued:
-            self.run(
-                cmd.RecordSpills(at_us=self.now_us, results=[cmd.SpillResult(b.id, b.nbytes) for b in queued])
-            )
+            self.run(cmd.RecordSpills(at_us=self.now_us, results=[cmd.SpillResult(b.id, b.nbytes) for b in queued]))
 
     def serve(self, name: str, ids: list[int], answer: list[int] | None = None, **scope: object) -> int:
         """One request from arrival to donation; a second passes."""

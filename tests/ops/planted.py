@@ -8,7 +8,20 @@ from blake3 import blake3
 from mlxcel.core import commands as cmd
 from tests.ops.driver import Driver, policy
 
-WORDS = ["river", "stone", "cloud", "market", "winter", "signal", "copper", "garden", "letter", "bridge", "forest", "window"]
+WORDS = [
+    "river",
+    "stone",
+    "cloud",
+    "market",
+    "winter",
+    "signal",
+    "copper",
+    "garden",
+    "letter",
+    "bridge",
+    "forest",
+    "window",
+]
 BOS = 1
 
 
@@ -116,7 +129,9 @@ def user_name() -> Driver:
 
 def template_drift() -> Driver:
     """Two orders of the same tools, each with its own template signature."""
-    tools = [f'{{"function": "{name}", "parameters": {{"{name}": "{words(random.Random(7), 4)}"}}}}' for name in WORDS[:4]]
+    tools = [
+        f'{{"function": "{name}", "parameters": {{"{name}": "{words(random.Random(7), 4)}"}}}}' for name in WORDS[:4]
+    ]
     both = ["".join(tools), "".join(reversed(tools))]
     return chats(
         Driver(policy()), lambda c, n: ids_of(both[n % 2] + SYSTEM + "".join(c.messages)),

@@ -72,7 +72,9 @@ def test_a_sweep_runs_in_processes_of_its_own(replay: Call, small: Path) -> None
     assert replay(*args, "--workers", 2).stdout == replay(*args, "--workers", 1).stdout
 
 
-@pytest.mark.parametrize("line", ["{}", "nonsense", '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": "x"}'])
+@pytest.mark.parametrize(
+    "line", ["{}", "nonsense", '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": "x"}']
+)
 def test_a_bad_line_is_named(replay: Call, tmp_path: Path, line: str) -> None:
     """A line that is no request ends with its number and exit code 2."""
     path = tmp_path / "bad.jsonl"

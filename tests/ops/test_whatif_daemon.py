@@ -36,8 +36,7 @@ def serve(model: Path, data_dir: Path, capacity: int) -> list[int]:
     flags = [f"--prompt-cache-capacity-bytes={capacity}", "--disk-capacity-bytes=0", "--prompt-cache-ttl=0"]
     with Daemon(model, data_dir, *flags) as daemon:
         told = [
-            cached(daemon.complete(prompt, max_tokens=2, prompt_cache_key=session))
-            for session, prompt in prompts()
+            cached(daemon.complete(prompt, max_tokens=2, prompt_cache_key=session)) for session, prompt in prompts()
         ]
         assert daemon.stop() == 0
     return told

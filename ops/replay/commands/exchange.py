@@ -17,7 +17,9 @@ from ops.replay.source import ARRIVALS, HISTORY, History
 @click.command(epilog=EXIT_CODES)
 @source
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file to write.")
-@click.option("--redact", is_flag=True, help="Put keyed digests in place of tokens, sessions, request ids and messages.")
+@click.option(
+    "--redact", is_flag=True, help="Put keyed digests in place of tokens, sessions, request ids and messages."
+)
 @json_flag
 @guarded
 def export(source: Path, out: Path, redact: bool, as_json: bool) -> int:
@@ -45,7 +47,9 @@ def export(source: Path, out: Path, redact: bool, as_json: bool) -> int:
 @click.command("import", epilog=EXIT_CODES)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--format", "form", type=click.Choice(["mooncake"]), required=True, help="What FILE is.")
-@click.option("--out", type=click.Path(path_type=Path), help="The file to write. [default: FILE's name with .arrivals, here]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file to write. [default: FILE's name with .arrivals, here]"
+)
 @json_flag
 @guarded
 def import_command(file: Path, form: str, out: Path | None, as_json: bool) -> None:

@@ -105,12 +105,16 @@ def explain_command(source: Path, request_id: str, model: Path | None, as_json: 
     click.echo(f"{found.outcome}: {found.reused_tokens} of {found.prompt_tokens} tokens reused")
     click.echo(f"rule: {found.rule} (min_prefix {found.min_prefix_tokens}, {found.known_tokens} tokens known)")
     for one in found.candidates:
-        click.echo(f"  entry {one.entry} ({one.tokens} tokens, session {one.session_key}): agrees for {one.common_tokens}")
+        click.echo(
+            f"  entry {one.entry} ({one.tokens} tokens, session {one.session_key}): agrees for {one.common_tokens}"
+        )
         if one.theirs or one.ours:
             click.echo(f"    then it has {one.theirs} {one.theirs_text!r}, the prompt has {one.ours} {one.ours_text!r}")
     for piece in found.left_before:
         when = summary.instant(piece.at_us)
-        click.echo(f"  tokens {piece.start}-{piece.stop} of it left {piece.tier} at record {piece.seq}, {when}: {piece.reason}")
+        click.echo(
+            f"  tokens {piece.start}-{piece.stop} of it left {piece.tier} at record {piece.seq}, {when}: {piece.reason}"
+        )
     for line in [*found.other_namespaces, *found.afterwards]:
         click.echo(f"  {line}")
     return 0
@@ -164,7 +168,12 @@ def _verify(path: Path, as_json: bool, stop_at_first: bool) -> int:
         values = {"records": decided, "fingerprint": mark, "verified": not bad}
         torn = history.torn
         if torn is not None:
-            values["torn"] = {"file": str(torn.file), "offset": torn.offset, "bytes": torn.cut_bytes, "reason": torn.reason}
+            values["torn"] = {
+                "file": str(torn.file),
+                "offset": torn.offset,
+                "bytes": torn.cut_bytes,
+                "reason": torn.reason,
+            }
         if history.fault is not None:
             values["fault"] = str(history.fault)
         emit(values)

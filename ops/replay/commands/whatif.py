@@ -46,7 +46,9 @@ class Size(click.ParamType):
 @click.option("--min-prefix", type=int, help="Tokens.")
 @click.option("--ranking", type=click.Choice(["leaf-lru", "entry-lru"]), help="The server's own order of eviction.")
 @click.option("--kv-bytes-per-token", type=Size(), default=0, help="For arrivals. [default: as recorded, else 131072]")
-@click.option("--sweep", "span", help="NAME=LOW..HIGH or NAME=A,B,C; NAME: capacity, blocks, ttl, max-entries, min-prefix.")
+@click.option(
+    "--sweep", "span", help="NAME=LOW..HIGH or NAME=A,B,C; NAME: capacity, blocks, ttl, max-entries, min-prefix."
+)
 @click.option("--points", type=click.IntRange(1, 64), default=8, show_default=True, help="Values of a sweep's range.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write the sweep's runs there.")
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Write the sweep's curves there, as SVG.")
