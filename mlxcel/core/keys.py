@@ -14,6 +14,7 @@ from blake3 import blake3
 from mlxcel.core.tokens import TOKEN_BYTES, count
 
 KEY_TAG = b"mlxcel:prompt-cache:v3"
+NO_PARENT = bytes(32)  # the seed of a block chain
 BLOCK_TAG = b"mlxcel:apc:block:v1"
 MEDIA_TAG = b"mlxcel:prompt-cache:multimodal:v1"
 NAMESPACE_TAG = b"mlxcel:namespace:v1"
@@ -53,16 +54,19 @@ def entry_digest(
     return blake3(b"".join((head, media_digest, _u64(count(tokens)), tokens))).digest()
 
 
-def block_chain(tokens: bytes, block_size: int, media_digest: bytes, algorithm: str = "sha256") -> list[bytes]:
+def block_chain(
+    tokens: bytes, block_size: int, media_digest: bytes, algorithm: str = "sha256", parent: bytes = NO_PARENT
+) -> list[bytes]:
     """Return the APC chain: one 32-byte hash a block, each over its parent, a trailing partial block included.
 
-    Raises ValueError for an algorithm other than "sha256" or "blake3".
+    `parent`: the hash of the block before, where `tokens` go on from a chain. Raises ValueError for an algorithm other than
+    "sha256" or "blake3".
     """
     digests: dict[str, Callable[[bytes], Any]] = {"sha256": hashlib.sha256, "blake3": blake3}
     if algorithm not in digests:
         raise ValueError(f"apc hash {algorithm!r}: accepted are sha256 and blake3")
     digest = digests[algorithm]
-    parent, chain, step = bytes(32), [], block_size * TOKEN_BYTES
+    chain, step = [], block_size * TOKEN_BYTES
     for at in range(0, len(tokens), step):
         block = tokens[at : at + step]
         parent = digest(b"".join((BLOCK_TAG, parent, _u64(count(block)), block, media_digest))).digest()

@@ -1,6 +1,6 @@
 """The numbers of `GET /v1/cache/stats`, as a fold over the state. Names: prompt cache guide and its facts sheet (2.1)."""
 
-from mlxcel.core.keys import block_chain
+from mlxcel.core.keys import NO_PARENT, block_chain
 from mlxcel.core.reasons import RefusalReason
 from mlxcel.core.state import MEMORY, STORED, State
 
@@ -96,19 +96,25 @@ def _last_reject(state: State) -> dict[str, int | float | str | bool | None]:
 
 
 def block_stats(state: State, algorithm: str) -> dict[str, int]:
-    """Return the APC block counts. Chains are built here, off every request's path; cost grows with stored tokens."""
+    """Return the APC block counts. Chains are built here, off every request's path, along the tree: each block is hashed
+    once, however many entries share it."""
     if not state.policy.apc_enabled:
         return {"total_blocks_stored": 0, "unique_block_hashes": 0, "apc_active_entries": 0}
     total, active = 0, 0
-    unique: set[tuple[int, bytes]] = set()
+    chains: dict[int, list[bytes]] = {}  # node -> hashes of its own blocks
     for entry_id in state.resident:
         entry = state.entries[entry_id]
         namespace = state.namespaces[entry.namespace]
         if namespace.reuse != "prefix":
             continue
-        tokens = state.path_tokens(entry.node)
-        chain = block_chain(tokens, namespace.block_size, namespace.key.media_digest, algorithm)
-        total += len(chain)
-        unique.update((entry.namespace, link) for link in chain)
+        parent = NO_PARENT
+        for node in state.path(entry.node):
+            if node.id not in chains:
+                chains[node.id] = block_chain(
+                    node.label, namespace.block_size, namespace.key.media_digest, algorithm, parent
+                )
+            parent = chains[node.id][-1]
+            total += len(chains[node.id])
         active += 1
-    return {"total_blocks_stored": total, "unique_block_hashes": len(unique), "apc_active_entries": active}
+    unique = sum(len(chain) for chain in chains.values())
+    return {"total_blocks_stored": total, "unique_block_hashes": unique, "apc_active_entries": active}

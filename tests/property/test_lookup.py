@@ -8,6 +8,7 @@ from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.keys import EMPTY_MEDIA, NamespaceKey, block_chain
 from mlxcel.core.match import match_prefix
+from mlxcel.core.stats import block_stats
 from mlxcel.core.tokens import from_ids
 from tests.core.world import World
 
@@ -25,12 +26,14 @@ def by_hashes(chain: list[bytes], stored: list[list[bytes]], block: int, length:
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
 def test_tokens_and_chain_hashes_agree(algorithm: str) -> None:
-    """For forks at any position, the tree walk and comparing block chains give the same number of tokens."""
+    """For forks at any position, the tree walk and comparing block chains give the same number of tokens; the statistics count
+    the blocks of these chains."""
     rng = random.Random(7)
     for _ in range(60):
         world = World(capacity_bytes=1_000_000, max_entries=1000)
         chains: list[list[bytes]] = []
         sequences: list[list[int]] = []
+        entries: dict[bytes, list[bytes]] = {}
         for _ in range(8):
             before = rng.choice(sequences) if sequences and rng.random() < 0.7 else []
             ids = before[: rng.randrange(len(before) + 1)] + [rng.randrange(3) for _ in range(rng.randrange(1, 40))]
@@ -42,6 +45,12 @@ def test_tokens_and_chain_hashes_agree(algorithm: str) -> None:
             world.store(ids)
             if len(ids) >= 4:
                 chains.append(block_chain(tokens[: len(ids) // 4 * 16], 4, EMPTY_MEDIA, algorithm))
+                entries[tokens] = chains[-1]
+        assert block_stats(world.state, algorithm) == {
+            "total_blocks_stored": sum(len(chain) for chain in entries.values()),
+            "unique_block_hashes": len({link for chain in entries.values() for link in chain}),
+            "apc_active_entries": len(entries),
+        }
 
 
 def test_strict_buckets_follow_the_guide() -> None:
