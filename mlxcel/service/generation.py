@@ -42,7 +42,8 @@ class GenerationService:
             if self._accepted >= self.limits.queue_depth + self.limits.batch_rows:
                 raise Overloaded(f"{self._accepted} requests are running or waiting; try again", retry_after_s=2)
             self._accepted += 1
-        self.inbox.put(("submit", Job(request, emit, self.now_s())))
+            # Under the lock: whoever was accepted stands in the inbox before the phase changes and the loop may end.
+            self.inbox.put(("submit", Job(request, emit, self.now_s())))
 
     def cancel(self, request_id: str) -> None:
         """Give a request up; its stream ends with "cancelled"."""
@@ -66,7 +67,8 @@ class GenerationService:
 
     def set_phase(self, phase: str, detail: str = "", facts: ModelFacts | None = None) -> None:
         """Say where the daemon stands: loading, ready, draining or dead."""
-        self._status = {"phase": phase, "detail": detail, "facts": facts or self._status["facts"]}
+        with self._lock:
+            self._status = {"phase": phase, "detail": detail, "facts": facts or self._status["facts"]}
 
     def stop(self, within_s: float) -> None:
         """Take nothing new; let what runs finish within `within_s`, then end the loop."""
