@@ -14,15 +14,23 @@ CASES = ("cold", "the same again", "an extended turn", "another question to the 
 
 
 def run(bench: Bench) -> None:
-    """Ask both servers the same chat requests, in turn, and again after each was restarted."""
+    """Ask both servers the same chat requests, in turn: with our blocks of 16 tokens and, beside it, of one."""
     model = bench.need_model()
-    documents = [workloads.words(f"{bench.seed}-{n}", bench.size(400, 60)) for n in range(bench.size(2, 1))]
+    documents = [workloads.words(f"{bench.seed}-{n}", bench.size(400, 60)) for n in range(bench.size(3, 1))]
+    _side_by_side(bench, model, documents, "", (False, True))
+    _side_by_side(bench, model, documents, ", blocks of one token", (False,), "--apc-block-size", "1")
+
+
+def _side_by_side(
+    bench: Bench, model: Path, documents: list[str], how: str, restarts: tuple[bool, ...], *flags: str
+) -> None:
+    """Ask each case once for each document, and again after both servers were restarted if so wanted."""
     ours: dict[str, list[float]] = {}
     theirs: dict[str, list[float]] = {}
     again: dict[str, list[float]] = {}
-    data = bench.folder / "data"
-    for restarted in (False, True):
-        with Daemon(model, data) as daemon, Peer(model, bench.folder / "peer.log") as peer:
+    data = bench.folder / f"data{how.replace(' ', '-')}"
+    for restarted in restarts:
+        with Daemon(model, data, *flags) as daemon, Peer(model, bench.folder / "peer.log") as peer:
             pair = ((daemon, ours), (peer, theirs))
             for server, _ in pair:
                 server.client().chat([{"role": "user", "content": "Hello"}], 1)
@@ -35,30 +43,9 @@ def run(bench: Bench) -> None:
                         again.setdefault("the same again", []).append(_chat(daemon, "the same again", document).ttft_s)
             daemon.stop()
     for case, samples in theirs.items():
-        bench.value(f"mlx_lm.server, {case}", samples)
-        bench.value(f"mlxcel, {case}", ours[case])
-        bench.compare(f"{case}: ours / theirs", samples, ours[case], again.get(case, ()), at_most=1.0)
-    _exact(bench, model, documents[0])
-
-
-def _exact(bench: Bench, model: Path, document: str) -> None:
-    """The same prompt again, with reuse to the token instead of to the block of 16 tokens."""
-    case = "the same again"
-    with (
-        Daemon(model, bench.folder / "exact", "--apc-block-size", "1") as daemon,
-        Peer(model, bench.folder / "peer.log") as peer,
-    ):
-        for server in (daemon, peer):
-            _chat(server, case, document)
-        bench.pair(
-            f"{case}, blocks of one token: ours / theirs",
-            a=lambda: _chat(peer, case, document).ttft_s,
-            b=lambda: _chat(daemon, case, document).ttft_s,
-            rounds=bench.size(5, 1),
-            at_most=1.0,
-            names=("mlx_lm.server", "mlxcel, blocks of one token"),
-        )
-        daemon.stop()
+        bench.value(f"mlx_lm.server, {case}{how}", samples)
+        bench.value(f"mlxcel, {case}{how}", ours[case])
+        bench.compare(f"{case}{how}: ours / theirs", samples, ours[case], again.get(case, ()), at_most=1.0)
 
 
 def _ask(
