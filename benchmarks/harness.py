@@ -92,17 +92,19 @@ class Bench:
         names: tuple[str, str] = ("A", "B"),
         warm: int = 1,
         note: str = "",
+        a_again: Run | None = None,
     ) -> Ratio:
         """Run A, B and A again in turn, the order changing from round to round, and book B/A beside A/A.
 
+        `a_again`: A once more where that is a process of its own, so that A/A shows what two processes differ by.
         `target` "A/A": B may cost no more than A against itself shows as noise. `at_most`: B/A may not be above.
         """
-        for run in (a, b) * warm:
+        for run in (a, b, *([a_again] if a_again else [])) * warm:
             once(run)
         first: list[float] = []
         other: list[float] = []
         again: list[float] = []
-        arms = [(a, first), (b, other), (a, again)]
+        arms = [(a, first), (b, other), (a_again or a, again)]
         for number in range(rounds):
             turn = number % 3
             for run, into in arms[turn:] + arms[:turn]:
