@@ -55,16 +55,14 @@ class Job:
     def next_stop(self, chunk_tokens: int) -> int:
         """Return where the next prefill chunk ends: on a fixed grid, at a planned boundary, or one token short of the end.
 
-        The grid is absolute, so that equal prefixes are computed in equal pieces whatever was adopted; but a few tokens are
-        not worth a pass of their own, so a short end runs over it. A prompt that is only computed runs to its very end,
-        where it is kept.
+        The grid is absolute, so that equal prefixes are computed in equal pieces whatever was adopted. A prompt that is
+        only computed runs to its very end, where it is kept.
         """
         grid = (self.position // chunk_tokens + 1) * chunk_tokens
         if not self.decodes:
             return min(grid, self.total)
         planned = [b for b in self.captures if self.position < b < self.total]
-        last = self.total - 1
-        return min([last if last < self.position + ONE_PASS_TOKENS else grid, last, *planned])
+        return min([grid, self.total - 1, *planned])
 
     def in_one_pass(self, stop: int) -> bool:
         """True when the tokens up to `stop` may run in one pass with the prompt's very last: few, and nothing is kept there.

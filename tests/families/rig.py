@@ -190,8 +190,7 @@ def _prefill(engine: MlxEngine, cache: LiveCache, ids: Sequence[int], boundaries
     captures = (boundaries or [stop]) if engine.facts.reuse == "snapshot" else []
     while cache.tokens < stop:
         grid = (cache.tokens // CHUNK + 1) * CHUNK
-        reach = stop if stop < cache.tokens + ONE_PASS_TOKENS else grid
-        end = min([reach, stop, *(at for at in (*captures, cached) if at > cache.tokens)])
+        end = min([grid, stop, *(at for at in (*captures, cached) if at > cache.tokens)])
         if end == stop < cache.tokens + ONE_PASS_TOKENS and end not in captures:
             return
         engine.prefill(cache, token_bytes.from_ids(ids[cache.tokens : end]))
