@@ -3,7 +3,7 @@
 import msgspec
 
 # 2: a request's own time to live ends at the lookup and takes the states captured on the way along; KV of another precision
-# is told from an unknown prompt; all of a known prompt but its last token is adopted; namespaces that hold nothing end.
+# is told from an unknown prompt.
 LOGIC_VERSION = 2
 SECOND_US = 1_000_000
 

@@ -60,6 +60,8 @@ def test_block_boundary_floor() -> None:
     world = World(min_prefix_tokens=6)
     world.adopt(range(7), "r")
     assert told(refused(world.donate("r"))) == ("donate", "block_boundary_floor", 7, 0)
+    world.store(range(8))
+    assert told(refused(world.adopt(range(8)))) == ("adopt", "block_boundary_floor", 7, 8)
 
 
 def test_mode_mismatch() -> None:

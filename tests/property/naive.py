@@ -96,7 +96,7 @@ class NaiveCache:
         swept = copy.deepcopy(self)
         swept.sweep_own_times()
         known = swept.fresh(salt, tokens)
-        usable = min(known, len(tokens) - 1)
+        usable = min(known, (len(tokens) - 1) // BLOCK * BLOCK)
         if self.whole_only:
             whole = [end for end in range(BLOCK, known + 1, BLOCK) if swept.ending_at((salt, tokens[:end]))]
             usable = min(max(whole, default=0), len(tokens) - 1)

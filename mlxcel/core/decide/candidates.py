@@ -37,7 +37,7 @@ def best_candidate(state: State, namespace: Namespace, found: Match, c: cmd.Adop
     if policy.strict_template_bucket:
         return _best_in_bucket(state, namespace, found, c, limit)
     if policy.apc_enabled and not whole_entries_only(namespace):
-        return _best_blocks(state, found, c.at_us, limit)
+        return _best_blocks(state, namespace, found, c.at_us, limit)
     return _best_whole_entry(state, found, c.at_us, limit)
 
 
@@ -81,9 +81,9 @@ def _readable_run(state: State, found: Match, at_us: int) -> tuple[list[Node], i
     return nodes, nodes[-1].end if nodes else 0, why
 
 
-def _best_blocks(state: State, found: Match, at_us: int, limit: int) -> Candidate:
+def _best_blocks(state: State, namespace: Namespace, found: Match, at_us: int, limit: int) -> Candidate:
     nodes, length, stopped = _readable_run(state, found, at_us)
-    usable = min(length, limit)  # whole blocks; of a prompt that is known whole, all but the last token
+    usable = min(length, limit // namespace.block_size * namespace.block_size)
     while nodes and nodes[-1].start >= usable:
         nodes.pop()
     return Candidate(nodes, usable, found.length, stopped or MissReason.NO_COMMON_PREFIX)
@@ -119,7 +119,7 @@ def _best_in_bucket(state: State, namespace: Namespace, found: Match, c: cmd.Ado
             same = entry.session_key == c.session_key
             best[same] = max(best[same], (matched, entry.last_used_us, entry_id))
     matched, _, entry_id = best[False] if best[False][0] > best[True][0] else best[True]
-    usable = min(matched, limit)
+    usable = min(matched, limit if whole else limit // namespace.block_size * namespace.block_size)
     nodes = [node for node in nodes if node.start < usable]
     return Candidate(nodes, usable, found.length, stopped or MissReason.NO_COMMON_PREFIX, entry_id)
 

@@ -26,6 +26,8 @@ def refusal(
     elif found.length >= floor and whole_entries_only(namespace):
         detail = "with media only a whole entry may be adopted"
         refused = ev.ReuseRefused(c.request, "adopt", RefusalReason.MODE_MISMATCH, found.length, 0, detail)
+    elif found.length >= floor > best.length > 0:
+        refused = ev.ReuseRefused(c.request, "adopt", RefusalReason.BLOCK_BOUNDARY_FLOOR, limit, found.length)
     else:
         refused = None
     return refused or (other_numbers(state, namespace, c) if found.length < floor else None)
