@@ -172,8 +172,7 @@ class EngineLoop:
 
     def _would_adopt(self, request_id: str) -> int:
         """Return how many tokens of a waiting request are cached now."""
-        request = self._jobs[request_id].request
-        return int(self.questions.probe(request.scope, request.tokens)["matched_tokens"]) if request.options.read else 0
+        return self.reuse.known_tokens(self._jobs[request_id])
 
     def _expire(self) -> None:
         """End what has run out of time; checked between steps, so a limit is kept to about one chunk."""

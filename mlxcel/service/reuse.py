@@ -8,6 +8,7 @@ from typing import Any
 from mlxcel.core import commands as cmd
 from mlxcel.core import events as ev
 from mlxcel.core.decide.adopt import awaited_snapshots
+from mlxcel.core.match import match_prefix
 from mlxcel.core.state import Node
 from mlxcel.core.tokens import TOKEN_BYTES
 from mlxcel.ports import Engine, PieceCorrupt, PieceMissing, Restorer
@@ -86,6 +87,13 @@ class Reuse:
             self._restore_failed(job, 0, "there is no disk tier")
         else:
             self._assemble(job)
+
+    def known_tokens(self, job: Job) -> int:
+        """Return how many tokens of a waiting prompt are known now, in whole blocks: a walk of the tree, no decision."""
+        request, state = job.request, self.cache.state
+        key = namespace_key(self.engine.facts, request.scope, job.total, self.block_size)
+        known = state.by_namespace.get(key.digest()) if request.options.read else None
+        return match_prefix(state, state.namespaces[known], request.tokens).length if known is not None else 0
 
     def _captures(self, job: Job) -> dict[int, str]:
         """Plan where prefill captures the state; nothing for models that can be adopted at any block."""
