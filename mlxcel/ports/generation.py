@@ -42,6 +42,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """One generation. `boundaries`: positions (tokens) where prefill is split and a reusable point is kept; `shared`: those
     of them that end what many sessions have in common. `next_turn`: called on the engine thread when idle, after a healthy
     end: returns the tokens with which the next turn will begin whatever its user says, or None (see service/warmup.py).
+    `max_tokens` 0: nothing is decoded; the prompt is computed and kept to its very end.
     """
 
     request_id: str

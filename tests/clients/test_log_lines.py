@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import msgspec
 import pytest
 
@@ -16,7 +15,7 @@ from mlxcel.limits import make_policy
 from mlxcel.ports import ModelFacts
 from tests.e2e.daemon import Daemon, cached
 from tests.e2e.test_road import prompt
-from tests.faults.support import ALWAYS
+from tests.faults.support import ALWAYS, flip_one_piece
 from tests.tinymodels import write_tiny_model
 
 SECRET = "xylophone"
@@ -182,12 +181,7 @@ def start(name: str, place: Path) -> Daemon:
             before.complete(prompt(1, 100), 1)
             before.flush()
             assert before.stop() == 0
-        env = lmdb.open(str(data / "kv"), max_dbs=8, map_size=1 << 28)
-        table = env.open_db(b"data")
-        with env.begin(write=True, db=table) as txn:
-            key, value = next(iter(txn.cursor()))
-            txn.put(key, value[:200] + bytes([value[200] ^ 8]) + value[201:])
-        env.close()
+        flip_one_piece(data)
         return Daemon(model, data, *ALWAYS, "--log-level", "debug")
     return Daemon(model, data, "--prompt-cache-capacity-bytes", "140000", "--log-level", "debug")
 

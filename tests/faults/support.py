@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from storage.event_log.recovery import open_log
@@ -20,6 +21,17 @@ def prompt(seed: int, length: int) -> list[int]:
     """Return seeded token ids that are no special tokens."""
     rng = random.Random(seed)
     return [rng.randrange(3, 500) for _ in range(length)]
+
+
+def flip_one_piece(data: Path) -> bytes:
+    """Flip a bit inside the first stored piece of a data directory that no daemon uses; returns its key."""
+    env = lmdb.open(str(data / "kv"), max_dbs=8, map_size=1 << 28)
+    table = env.open_db(b"data")
+    with env.begin(write=True, db=table) as txn:
+        key, value = next(iter(txn.cursor()))
+        txn.put(key, value[:200] + bytes([value[200] ^ 8]) + value[201:])
+    env.close()
+    return bytes(key)
 
 
 def ask(daemon: Daemon, ids: list[int], **more: Any) -> dict[str, Any]:

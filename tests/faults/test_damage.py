@@ -12,7 +12,7 @@ import zstandard
 
 from storage.lmdb_tier.environment import DATA_FILE
 from tests.e2e.daemon import Daemon, cached
-from tests.faults.support import ALWAYS, Filled, ask, metric, said, same
+from tests.faults.support import ALWAYS, Filled, ask, flip_one_piece, metric, said, same
 
 
 def flip_bits(data: Path) -> None:
@@ -163,15 +163,10 @@ def test_repeats_are_not_stored_again(filled: Filled, tmp_path: Path) -> None:
 def test_flipped_values_never_reach_an_answer(filled: Filled, tmp_path: Path) -> None:
     """With one stored piece flipped the request is computed from there on, the piece is named, and the rest still hits."""
     data = filled.copy(tmp_path / "data")
-    env = lmdb.open(str(data / "kv"), max_dbs=8, map_size=1 << 28)
-    table = env.open_db(b"data")
-    with env.begin(write=True, db=table) as txn:
-        key, value = next(iter(txn.cursor()))
-        txn.put(key, value[:200] + bytes([value[200] ^ 8]) + value[201:])
-    env.close()
+    key = flip_one_piece(data)
     with Daemon(filled.model, data, *ALWAYS) as daemon:
         replies = [ask(daemon, ids) for ids in filled.prompts]
         assert all(same(reply, cold) for reply, cold in zip(replies, filled.cold, strict=True))
         assert sum(cached(reply) == 0 for reply in replies) <= 1
         assert daemon.stats()["restore_failures"] == 1
-        assert said(daemon).count(bytes(key)[:8].hex()) >= 1
+        assert said(daemon).count(key[:8].hex()) >= 1
